@@ -15,6 +15,7 @@ from executor.measure.debug import watch
 from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import PagedKvCache, PagedShape
 from executor.model.decoder import Decoder
+from executor.model.paying_rows import StepCost, paying
 from executor.model.row_steps import CHUNK, MOST_ROWS, RowSteps, StepScores, likely_sizes
 from executor.model.step import Row
 from executor.model.step_launches import StepModel, rows_attention
@@ -68,6 +69,7 @@ class Engine:
         self.launcher = Launcher(self.device, decoder.modules)
         watch(self.launcher)
         self.steps = RowSteps(self.launcher, decoder.modules)
+        self._cost: tuple[object, StepCost] | None = None  # and what it depends on
         decoder.rest()
         self.cache = PagedKvCache(self.device, config.layers, shape)
         try:
@@ -107,6 +109,13 @@ class Engine:
         """How the rows of a step attend now, and why."""
         decoder = self.decoder
         return rows_attention(decoder.config, decoder.profile, self.device.target, self.cache.shape.kv_type)
+
+    def paying_rows(self, waiting: int) -> int:
+        """As StepEngine.paying_rows: as many as make most tokens a second (paying_rows.py)."""
+        decoder = self.decoder
+        if self._cost is None or self._cost[0] != self.model:
+            self._cost = self.model, StepCost.of(decoder.config, decoder.weights, decoder.profile)
+        return paying(self._cost[1].seconds, min(whole("waiting", waiting, 1), self.rows))
 
     def set_table(self, slot: int, pages: Sequence[int]) -> None:
         """The pages of a slot's sequence, in the order of its positions. Errors as PagedKvCache.set_table."""

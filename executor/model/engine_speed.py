@@ -4,12 +4,14 @@ the caller. What the cases are stands in executor/measure/speed.py."""
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from executor.base.errors import ModelError
 from executor.measure.speed import SpeedCase, room_for
+from executor.model.paying_rows import TURN
 from executor.model.step import Row, Scores, StepEngine
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
@@ -22,8 +24,9 @@ class EngineSpeed:
     """An engine with sequences that are as long as the cases need. Each slot has pages of its own: nothing is shared.
 
     The tokens are random; those of a prompt are the same each time, decoded ones are the engine's own, and the step of a token
-    is started before that was read, if the engine does that. Positions are computed anew as often as they are timed, so a cache
-    holds what a run up to there would have left in it."""
+    is started before that was read, if the engine does that. Sequences take turns as those of a scheduler do
+    (StepEngine.paying_rows). Positions are computed anew as often as they are timed, so a cache holds what a run up to there
+    would have left in it."""
 
     def __init__(self, engine: StepEngine, cases: Sequence[SpeedCase], seed: int = 0) -> None:
         """Gives pages to slots. ArgumentError if the engine has too few slots or pages, or too short a context."""
@@ -84,13 +87,24 @@ class EngineSpeed:
                 _checked(scores.chosen())
 
     def _decode(self, case: SpeedCase, tokens: int) -> None:
-        answers = [text[case.depth] for text in self._texts[: case.sequences]]
+        texts = enumerate(self._texts[: case.sequences])
+        waiting = deque(Row(slot, text[case.depth], case.depth, True) for slot, text in texts)
+        end = case.depth + tokens
+        while waiting:
+            rows = [waiting.popleft() for _ in range(self.engine.paying_rows(len(waiting)))]
+            left = end - max(row.position for row in rows)
+            rows = self._turn(rows, min(TURN, left) if waiting else left)
+            waiting.extend(row for row in rows if row.position < end)
+
+    def _turn(self, rows: list[Row], steps: int) -> list[Row]:
+        """Decode so many tokens of the sequences of these rows; the rows that come next."""
         ahead: Scores | None = None
-        for position in range(case.depth, case.depth + tokens):
-            rows = [Row(slot, answer, position, True) for slot, answer in enumerate(answers)]
+        for step in range(steps):
             scores = self.engine.step(rows) if ahead is None else ahead
-            ahead = self.engine.step_ahead() if position + 1 < case.depth + tokens else None
+            ahead = self.engine.step_ahead() if step + 1 < steps else None
             answers = _checked(scores.chosen())
+            rows = [Row(row.slot, answer, row.position + 1, True) for row, answer in zip(rows, answers, strict=True)]
+        return rows
 
 
 def _checked(answers: list[int]) -> list[int]:

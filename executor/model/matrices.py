@@ -36,7 +36,7 @@ def matrices(file: GgufFile) -> tuple[Matrix, ...]:
     model that is supported."""
     config = runnable_config(file)
     roles: dict[tuple[Format, int, int], dict[str, int]] = {}
-    for role, name in _multiplied(config):
+    for role, name in multiplied(config):
         info = file.tensors[name]
         n, k = info.shape
         counts = roles.setdefault((FORMATS[info.ggml_type.name], k, n), {})
@@ -47,12 +47,12 @@ def matrices(file: GgufFile) -> tuple[Matrix, ...]:
 def repacked(file: TensorFile, config: ModelConfig, profile: GpuProfile) -> dict[str, RepackedFormat]:
     """By tensor, the formats that matrices get when the model is loaded, of those that do not stay as they are in the file. A
     table of embeddings is one of them if it is the head, too."""
-    infos = {name: file.tensors[name] for _, name in _multiplied(config)}
+    infos = {name: file.tensors[name] for _, name in multiplied(config)}
     formats = {name: profile.at_load(FORMATS[info.ggml_type.name], info.shape[-1]) for name, info in infos.items()}
     return {name: format for name, format in formats.items() if isinstance(format, RepackedFormat)}
 
 
-def _multiplied(config: ModelConfig) -> Sequence[tuple[str, str]]:
+def multiplied(config: ModelConfig) -> Sequence[tuple[str, str]]:
     """Role and tensor of each matrix."""
     roles = [(name.removesuffix(".weight").rsplit(".", 1)[-1], name) for name in expected_tensors(config)]
     head = "token_embd.weight" if config.tied else f"{HEAD}.weight"

@@ -92,6 +92,9 @@ class StepEngine(Protocol):
     def model(self) -> object:
         """What runs: equal to what it was as long as pages computed before are worth what they would be now."""
 
+    def paying_rows(self, waiting: int) -> int:
+        """Of so many sequences that wait for a token each, how many a step is to take: 1 to as many, and to `rows`."""
+
     def set_table(self, slot: int, pages: Sequence[int]) -> None:
         """The pages of a slot's sequence, in the order of its positions, until set anew; the steps after this see them."""
 

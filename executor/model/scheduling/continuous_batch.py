@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from executor.memory.page_pool import PagePool
+from executor.model.paying_rows import TURN
 from executor.model.scheduling.token_sequence import TokenSequence, Waiting
 
 _log = logging.getLogger(__name__)
@@ -34,11 +36,27 @@ class Share:
         return len(self.tokens) == self.scored - len(self.draft)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """Sequences that have the steps until the first of them has so many tokens, while the others wait."""
+
+    sequences: list[TokenSequence]
+    end: int
+
+    @property
+    def over(self) -> bool:
+        """Whether others are next."""
+        return any(sequence.state != "running" for sequence in self.sequences) or len(self.sequences[0].tokens) >= self.end
+
+
 class ContinuousBatch:
     """The sequences of a scheduler in the order of arrival: `running` ones all arrived before those in `queue`. slots: how many
-    can run; rows: most of a step, at least one a slot; prompt_rows: most of them for prompts."""
+    can run; rows: most of a step, at least one a slot; prompt_rows: most of them for prompts; paying: of so many that decode,
+    how many a step takes, as StepEngine.paying_rows."""
 
-    def __init__(self, pool: PagePool, slots: int, rows: int, prompt_rows: int) -> None:
+    def __init__(
+        self, pool: PagePool, slots: int, rows: int, prompt_rows: int, paying: Callable[[int], int] = lambda waiting: waiting
+    ) -> None:  # fmt: skip
         self.pool = pool
         self.rows = rows
         self.prompt_rows = prompt_rows
@@ -46,6 +64,9 @@ class ContinuousBatch:
         self.running: list[TokenSequence] = []
         self.preemptions = 0
         self._slots = list(range(slots))[::-1]
+        self._paying = paying
+        self._turn: Turn | None = None
+        self._turns = count(1)
 
     def remove(self, sequence: TokenSequence) -> None:
         """It runs and waits no more. What it has computed is found until the pages are needed."""
@@ -76,15 +97,40 @@ class ContinuousBatch:
 
     def plan(self) -> list[Share]:
         """The rows of a step, without drafts: one for each sequence that decodes, then those of prompts, few before many, since
-        rows before a short run attend on their own (RowSteps). If there is no page for one that decodes, the youngest gives its
-        own back and is queued again."""
+        rows before a short run attend on their own (RowSteps). Where all decode, and fewer rows make more tokens a second, so
+        many have a turn of some steps, then those that have waited longest. If there is no page for one that decodes, the
+        youngest gives its own back and is queued again."""
         for sequence in self.running:
             if sequence.pending > 1:
                 sequence.reuse()
         decoding = [sequence for sequence in self.running if sequence.pending == 1]
+        if decoding and len(decoding) == len(self.running):
+            decoding = self._in_turn(decoding)
         shares = [Share(sequence, sequence.tokens[-1:], 1) for sequence in decoding if self._make_room(sequence)]
         prompts = self._prompts(min(self.prompt_rows, self.rows - len(shares)))
         return shares + sorted(prompts, key=lambda share: share.rows)
+
+    @property
+    def next_in_turn(self) -> list[TokenSequence]:
+        """Those that have the step after the one that runs, if all go on by one token; none where that is not certain."""
+        turn = self._turn
+        if turn is None:
+            return self.running
+        certain = not turn.over and len(turn.sequences[0].tokens) + 1 < turn.end
+        return turn.sequences if certain and all(sequence.pending == 1 for sequence in self.running) else []
+
+    def _in_turn(self, decoding: list[TokenSequence]) -> list[TokenSequence]:
+        """Of all that run, which decode, those that have the next step."""
+        rows = self._paying(len(decoding))
+        if rows >= len(decoding):
+            self._turn = None
+            return decoding
+        if self._turn is None or self._turn.over or len(self._turn.sequences) != rows:
+            next_ones = sorted(decoding, key=lambda sequence: sequence.turn)[:rows]
+            for sequence in next_ones:
+                sequence.turn = next(self._turns)
+            self._turn = Turn(next_ones, len(next_ones[0].tokens) + TURN)
+        return self._turn.sequences
 
     def _wait(self, sequence: TokenSequence, what: Waiting, why: str) -> None:
         if sequence.waiting != what:

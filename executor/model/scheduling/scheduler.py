@@ -58,7 +58,8 @@ class SchedulerStatus:
 class Scheduler:
     """Runs sequences that come and go at any time, in the order of arrival; belongs to the thread of its device.
 
-    A step has one row for each sequence that decodes; its other rows go to prompts, and what is left to drafts. Pages of equal
+    A step has one row for each sequence that decodes; its other rows go to prompts, and what is left to drafts. Where all
+    decode, and steps of fewer rows make more tokens a second (StepEngine.paying_rows), they take turns. Pages of equal
     beginnings are shared, with running sequences and with those that ended while their pages are not needed. A sequence waits
     until there is a slot, and pages for all its tokens; if pages run out later, the youngest one gives its own back and is
     computed again when there is room, from the tokens that it has. What a sequence answers depends on its prompt, sampler and
@@ -85,7 +86,9 @@ class Scheduler:
         self._model = engine.model
         self._draft = draft
         self._owner = owner or OwnerThread("the scheduler")
-        self._batch = ContinuousBatch(self.pool, min(engine.slots, engine.rows), engine.rows, self.prompt_rows)
+        self._batch = ContinuousBatch(
+            self.pool, min(engine.slots, engine.rows), engine.rows, self.prompt_rows, engine.paying_rows
+        )  # fmt: skip
         self._arrived = 0
         self._steps = self._rows = self._prompt_rows = self._drafted = self._agreed = 0
         self._finished: Counter[Stopped] = Counter()
@@ -270,7 +273,7 @@ class Scheduler:
             if isinstance(scores, Exception):
                 raise scores
             self._draw_tokens(shares, scores)
-            self._ahead = None if self._draft is not None else self._starter.start_ahead(shares, self._batch.running)
+            self._ahead = None if self._draft is not None else self._starter.start_ahead(shares, self._batch.next_in_turn)
             wanted = any(share.scored and share.sequence.is_chosen_on_device for share in shares)
             chosen = scores.chosen() if wanted else []
         except Exception as error:

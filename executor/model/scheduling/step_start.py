@@ -51,12 +51,12 @@ class StepStarter:
         except Exception as error:
             return error
 
-    def start_ahead(self, shares: list[Share], running: list[TokenSequence]) -> BatchAhead | None:
+    def start_ahead(self, shares: list[Share], following: list[TokenSequence]) -> BatchAhead | None:
         """Start the step after one that was started, if it is already certain which rows it has: those of sequences that all
         decode, whose tokens are chosen on the device, and that go on, as far as these are not the last ones by what they are.
-        running: all that may have rows; drafts, which are guessed by tokens that were read, there are none."""
+        following: those that have it if all go on; drafts, which are guessed by tokens that were read, there are none."""
         sequences = [share.sequence for share in shares]
-        if not all(share.decodes for share in shares) or sequences != running:
+        if not all(share.decodes for share in shares) or sequences != following:
             return None
         if not all(sequence.is_chosen_on_device and sequence.left > 1 for sequence in sequences):
             return None

@@ -87,6 +87,7 @@ class TokenSequence:
     drafted: int = 0
     agreed: int = 0
     preemptions: int = 0
+    turn: int = 0  # in which it had rows last, of those that not all have (ContinuousBatch)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)

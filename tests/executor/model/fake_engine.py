@@ -89,6 +89,7 @@ class FakeEngine:
         self.order: list[str] = []  # of steps, steps ahead and reads of their tokens
         self.choose: Callable[[int], int] = lambda value: value % vocab
         self.before_step: Callable[[Sequence[Row]], None] = lambda rows: None
+        self.paying_rows: Callable[[int], int] = lambda waiting: waiting
 
     def set_table(self, slot: int, pages: Sequence[int]) -> None:
         assert 0 <= slot < self.slots

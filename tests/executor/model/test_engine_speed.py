@@ -43,8 +43,12 @@ class Recorder:
     model: object = None
     nan: bool = False
     ahead: bool = True
+    pays: int = 8
     steps: list[list[Row]] = field(default_factory=list)
     tables: dict[int, list[int]] = field(default_factory=dict)
+
+    def paying_rows(self, waiting: int) -> int:
+        return min(waiting, self.pays)
 
     def set_table(self, slot: int, pages: Sequence[int]) -> None:
         self.tables[slot] = list(pages)
@@ -97,6 +101,13 @@ def test_a_batch_is_a_row_of_each_sequence_in_pages_of_its_own() -> None:
     ]
     assert {slot: len(pages) for slot, pages in engine.tables.items()} == {0: 8, 1: 3, 2: 3}
     assert len({page for pages in engine.tables.values() for page in pages}) == 14
+
+
+def test_a_batch_takes_turns_where_fewer_rows_pay() -> None:
+    steps = timed(Recorder(pays=2), SpeedCase("batch", 3, depth=6, sequences=3))
+    assert [[(row.slot, row.position) for row in step] for step in steps] == [
+        *([(0, position), (1, position)] for position in (6, 7, 8)), *([(2, position)] for position in (6, 7, 8))
+    ]  # fmt: skip
 
 
 def test_before_the_timing_caches_are_filled_and_each_case_has_run() -> None:
