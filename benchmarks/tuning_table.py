@@ -129,8 +129,10 @@ def _with_joined(chosen: Mapping[Shape, TuningEntry], measured: Sequence[TuningE
                 for size in sizes:
                     alike = [one for one in measured if (one.n, one.k, one.rows) == (size, k, rows) and _like(one, together)]
                     own = min(alike, key=lambda one: one.seconds or 0.0, default=replace(together, n=size))
-                    share = {"seconds": seconds * size / n, "bytes_per_second": together.bytes_per_second}
-                    better[format, k, size, rows] = replace(own, precision=together.precision, note=note, **share)
+                    better[format, k, size, rows] = replace(
+                        own, precision=together.precision, note=note,
+                        seconds=seconds * size / n, bytes_per_second=together.bytes_per_second,
+                    )  # fmt: skip
     return better
 
 
