@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from executor.base.errors import ModelError
 from executor.base.progress import Progress
@@ -63,15 +63,21 @@ def answer_pieces(
         generation.cached_prompt_tokens = decoder.rewind(before)
         decoder.feed(before[generation.cached_prompt_tokens :], asked.progress)
         with asked.choosing(decoder):
+            end = None
             for token in _tokens(decoder, asked, generation, guide, last, start):
+                if generation.stopped == "eos":
+                    end = token
+                    break
                 added = text.push(token)
                 generation.text += added
+                if asked.logprobs is not None:
+                    generation.logprobs[-1] = replace(generation.logprobs[-1], start=text.start)
                 if text.stopped:
                     generation.stopped = "stop"
                 yield Piece(token, added)
                 if text.stopped:
                     break
-        if rest := text.finish():
+        if rest := text.finish(end):
             generation.text += rest
             yield Piece(None, rest)
 
@@ -79,7 +85,8 @@ def answer_pieces(
 def _tokens(
     decoder: Decoder, asked: Asked, generation: Generation, guide: GrammarGuide | None, token: int, start: float
 ) -> Iterator[int]:  # fmt: skip
-    """The tokens of the answer, which `generation` has already, up to what ends it beside a stop string."""
+    """The tokens of the answer, which `generation` has already, up to what ends it beside a stop string; a token
+    that ends it is the last one, and not in `generation`."""
     on_device = asked.chosen_on(decoder)
     while True:
         # The chosen token is on the device already: no copy, and the step after it need not wait until it was read.
@@ -95,6 +102,7 @@ def _tokens(
         generation.decode_seconds = now - start - generation.prompt_seconds
         if token in asked.ends:
             generation.stopped = "eos"
+            yield token
             return
         generation.tokens.append(token)
         if guide is not None and guide.finished:

@@ -215,12 +215,13 @@ class LanguageModel:
         """Continue the prompt, text or token ids, by at most `max_tokens` tokens (default: until the context is full). What is
         written in a text is text: control tokens are not looked for in it (`tokenizer.encode` finds them).
 
-        sampler: chooses the tokens (default: the likeliest); stop: strings before which the text ends; stop_tokens: tokens that
-        end it and are not part of the result (default: the vocabulary's ends of text, turn and message, `tokenizer.eos_ids`;
-        none with `()`); logprobs: how many of the likeliest tokens of each place are told with their probabilities (0: those of
-        the answer alone; None: nothing); grammar: what the text of the answer must be, as far as it goes; `on_token` sees each
-        token as soon as it is known; the model is busy meanwhile.
-        ModelError if the logits hold NaN, and in an `on_token` of the same model.
+        sampler: chooses the tokens (default: the likeliest); stop: strings before which the text ends, also those that are
+        or have control tokens, which the text itself does not show; stop_tokens: tokens that end it and are not part of the
+        result (default: the vocabulary's ends of text, turn and message, `tokenizer.eos_ids`; none with `()`); logprobs:
+        how many of the likeliest tokens of each place are told with their probabilities (0: those of the answer alone;
+        None: nothing); grammar: what the text of the answer must be, as far as it goes; `on_token` sees each token as soon
+        as it is known; the model is busy meanwhile. ModelError if the logits hold NaN, and in an `on_token` of the same
+        model.
 
         Leading tokens that the sequence before had too, in its prompt or its answer, are not computed again: a conversation
         costs its new tokens, and `cached_prompt_tokens` says how many others there were. A step is started before the token

@@ -15,11 +15,13 @@ from executor.base.errors import ModelError
 @dataclass(frozen=True)
 class TokenLogprob:
     """How likely a token was: natural logarithms of probabilities by the model's logits as they are, before any setting of the
-    sampler. top: the likeliest tokens of its place with theirs, the likeliest first, the lowest id first among equals."""
+    sampler. top: the likeliest tokens of its place with theirs, the likeliest first, the lowest id first among equals; start:
+    where it begins in the text of the answer, in characters."""
 
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
+    start: int = 0
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -95,7 +95,7 @@ async def chat(service: Service, body: Any, events: Events) -> dict[str, Any] | 
 
     with service.places.taking(asked.n):
         ids, habits, grammar = await service.on_host(prepared)
-        options = {"logprobs": logprobs, "grammar": grammar}
+        options = {"logprobs": logprobs, "grammar": grammar, "spelt": _markers(served, tools)}
         prompts = [(ids, asked.options(len(ids), choice, served) | options) for choice in range(asked.n)]
         earlier = sum(len(message.get("tool_calls", ())) for message in messages)
         answer = _Answer(served, asked, tools, logprobs is not None, habits.ids, earlier)
@@ -123,15 +123,13 @@ class _Choice:
     finish: str | None = None
     usage: Usage | None = None
 
-    def read(self, news: News, markers: Mapping[int, str]) -> Iterator[str | ToolCall]:
-        """The text and the calls in what is new. markers: texts of tokens that no text has and that may open a call."""
+    def read(self, news: News) -> Iterator[str | ToolCall]:
+        """The text and the calls in what is new."""
         if self.reader is None:
             if news.text:
                 yield news.text
             return
-        for piece in news.pieces:
-            marker = "" if piece.token is None else markers.get(piece.token, "")
-            yield from self.reader.push(piece.text + marker)
+        yield from self.reader.push(news.text)
         if news.end is not None:
             yield from self.reader.finish()
 
@@ -146,7 +144,6 @@ class _Answer:
         self._earlier = earlier
         self._asked = asked
         self._logprobs = logprobs
-        self._markers = _markers(served, tools)
         self._choices = [
             _Choice(None if tools.convention is None else CallReader(tools, tools.convention)) for _ in range(asked.n)
         ]
@@ -166,7 +163,7 @@ class _Answer:
         """Keep what is new; the chunks of a stream that say it."""
         choice = self._choices[news.index]
         deltas: list[dict[str, Any]] = []
-        for part in choice.read(news, self._markers):
+        for part in choice.read(news):
             if isinstance(part, ToolCall):
                 choice.calls.append(part.as_json(len(choice.calls), self._id_form, self._earlier))
                 deltas.append({"tool_calls": choice.calls[-1:]})
@@ -211,13 +208,13 @@ class _Answer:
         return chunk | {"usage": None} if self._asked.include_usage else chunk
 
 
-def _markers(served: Served, tools: Tools) -> dict[int, str]:
-    """The tokens that mark calls and are no part of the text, by id."""
+def _markers(served: Served, tools: Tools) -> list[int]:
+    """The control tokens that mark calls, which texts do not show: what reads the calls needs them."""
     if tools.convention is None:
-        return {}
+        return []
     markers = [marker for marker in (tools.convention.opening, tools.convention.closing) if marker]
-    found = {marker: silent_token(marker, served.tokenizer) for marker in markers}
-    return {token: marker for marker, token in found.items() if token is not None}
+    found = [silent_token(marker, served.tokenizer) for marker in markers]
+    return [token for token in found if token is not None]
 
 
 def _logprobs(fields: Fields) -> int | None:

@@ -22,6 +22,8 @@ ENCODERS: Final[dict[str, type[ByteLevelEncoder] | type[SentencePieceEncoder]]] 
     "gpt2": ByteLevelEncoder,
     "llama": SentencePieceEncoder,
 }
+REPLACEMENT: Final = "\ufffd"
+"""Stands for bytes that are not UTF-8."""
 NO_VOCABULARY: Final = ("none", "no_vocab")
 
 
@@ -181,7 +183,10 @@ class TextStream:
         self._skip_special = skip_special
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._count = 0
+        self._length = 0
         self._drop_space = False
+        self.start = 0
+        """Where the last id begins in the text, in characters: inside a character, where that begins."""
 
     def push(self, index: int) -> str:
         """The text that this id completes, maybe none."""
@@ -190,7 +195,18 @@ class TextStream:
             piece = piece[1:]
         self._drop_space = self._count == 0 and self._tokenizer.adds_space_after(index)
         self._count += 1
-        return self._decoder.decode(piece)
+        unfinished = self._decoder.getstate()[0]
+        text = self._decoder.decode(piece)
+        # What does not complete an unfinished character leaves U+FFFD in its place, and begins after that.
+        broken = unfinished and text.startswith(REPLACEMENT) and not (unfinished + piece).startswith(REPLACEMENT.encode())
+        self.start = self._length + bool(broken)
+        self._length += len(text)
+        return text
+
+    def hidden(self, index: int) -> str:
+        """How a token is spelt that is no part of the text; empty for all others."""
+        raw = b"" if self._tokenizer.token_bytes(index, self._skip_special) else self._tokenizer.token_bytes(index, False)
+        return raw.decode(errors="replace")
 
     def finish(self) -> str:
         """What is left when no more ids come: U+FFFD for a character that never got whole, or nothing."""

@@ -118,6 +118,7 @@ class Scheduler:
         seed: int | None = None,
         stop: str | Collection[str] = (),
         stop_tokens: Collection[int] | None = None,
+        spelt: Collection[int] = (),
         grammar: Grammar | None = None,
         logprobs: int | None = None,
         on_token: Callable[[int], None] | None = None,
@@ -126,8 +127,9 @@ class Scheduler:
         text.
 
         sampler: its settings count (default: greedy), drawn with `seed`, else with its own seed, else with a new one; stop:
-        strings before which the text ends; stop_tokens: tokens that end it (default: the vocabulary's ends); grammar: what the
-        text must be, as far as it goes; logprobs: how many of the likeliest tokens of each place are told with their
+        strings before which the text ends, also those that are or have control tokens, which the text itself does not show;
+        stop_tokens: tokens that end it (default: the vocabulary's ends); spelt: control tokens that the text shows; grammar:
+        what the text must be, as far as it goes; logprobs: how many of the likeliest tokens of each place are told with their
         probabilities (0: those of the answer alone; None: nothing); on_token: sees each token as soon as it is known; if it
         raises, the request has failed. ArgumentError for what could never run."""
         self._owner.check("a request")
@@ -135,7 +137,7 @@ class Scheduler:
             raise ModelError(f"the scheduler takes no requests: {self._ended}")
         sequence = new_sequence(
             self._arrived, self.engine, self.pool, self.tokenizer, prompt, max_tokens=max_tokens, sampler=sampler, seed=seed,
-            stop=stop, stop_tokens=stop_tokens, grammar=grammar, logprobs=logprobs, on_token=on_token,
+            stop=stop, stop_tokens=stop_tokens, spelt=spelt, grammar=grammar, logprobs=logprobs, on_token=on_token,
         )  # fmt: skip
         if self._draft is not None and sequence.is_greedy:
             sequence.drafter = self._draft()

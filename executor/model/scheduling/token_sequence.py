@@ -4,7 +4,7 @@ decided in scheduler.py; users hold a Request."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -160,10 +160,13 @@ class TokenSequence:
         """The token after all so far, which are computed. Returns why it is the last one, if it is; for "eos" it is no part of
         the answer."""
         if token in self.limits.ends:
+            self._finish_text(token)
             return "eos"
         if self.guide is not None:
             self.guide.accept(token)
         text = self.text.push(token)
+        if self.top is not None:
+            self.logprobs[-1] = replace(self.logprobs[-1], start=self.text.start)
         self.tokens.append(token)
         self.computed = len(self.tokens) - 1
         stopped = self._stopped()
@@ -181,14 +184,16 @@ class TokenSequence:
     def end(self, stopped: Stopped, error: Exception | None = None) -> None:
         """It is over, for this reason."""
         self.state, self.waiting, self.stopped, self.error = "finished", "", stopped, error
-        rest = self.text.finish()
-        if rest:
-            self.pieces.append(Piece(None, rest))
+        self._finish_text()
 
     def usage(self) -> Usage:
         """What it took so far."""
         answered = len(self.tokens) - len(self.prompt)
         return Usage(len(self.prompt), self.cached, answered, self.drafted, self.agreed, self.preemptions)
+
+    def _finish_text(self, end: int | None = None) -> None:
+        if rest := self.text.finish(end):
+            self.pieces.append(Piece(None, rest))
 
     def _stopped(self) -> Stopped | None:
         """Why the token that came last is the last one."""

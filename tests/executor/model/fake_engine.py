@@ -147,6 +147,7 @@ class Letters:
 
     eos_ids = frozenset([31])
     has_text = True
+    start = 0
 
     def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
         return [ord(character) - ord("a") for character in text]
@@ -156,6 +157,9 @@ class Letters:
 
     def push(self, index: int) -> str:
         return chr(ord("a") + index)
+
+    def hidden(self, index: int) -> str:
+        return ""
 
     def finish(self) -> str:
         return ""

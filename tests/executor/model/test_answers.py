@@ -81,6 +81,18 @@ def test_a_stop_string_ends_the_text_before_it(model: LanguageModel) -> None:
     assert (never.text, never.stopped) == (whole.text, "length")
 
 
+@pytest.mark.slow
+def test_a_stop_string_may_be_a_control_token_which_the_text_does_not_show(model: LanguageModel) -> None:
+    (token,) = model.tokenizer.encode("<|im_start|>", add_special=False)
+    always = Sampler(logit_bias={token: 100})
+    for stop, count in (("<|im_start|>", 1), ("t|><|im_st", 2), ("<|im_start|>x", 6)):
+        made = model.generate(PROMPT, max_tokens=6, stop=stop, sampler=always)
+        with model.scheduler(slots=1, context=64) as scheduler:
+            same = scheduler.submit(PROMPT, max_tokens=6, stop=stop, sampler=always).result()
+        assert (made.tokens, made.text, made.stopped) == ([token] * count, "", "stop" if count < 6 else "length")
+        assert (list(same.tokens), same.text, same.stopped) == (made.tokens, made.text, made.stopped)
+
+
 def pieces_of(model: LanguageModel, **options: Any) -> tuple[list[Piece], Generation]:
     stream = model.stream(PROMPT, max_tokens=8, stop_tokens=(), **options)
     return list(stream), stream.generation

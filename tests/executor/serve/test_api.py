@@ -9,6 +9,7 @@ import re
 import time
 from itertools import islice, pairwise
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import openai
@@ -108,6 +109,28 @@ def test_stop_strings_and_ends_of_text_end_an_answer(tokenizer: Tokenizer) -> No
         local.engine.choose = lambda value: eos if value % VOCABULARY == third else value % VOCABULARY
         ended = await local.client.completions.create(prompt=[5, 6, 9], max_tokens=8, **GREEDY)
         assert (ended.choices[0].finish_reason, ended.usage and ended.usage.completion_tokens) == ("stop", 2)
+
+    run(work, tokenizer)
+
+
+def test_a_stop_string_that_is_a_control_token_ends_an_answer_and_is_not_shown(tokenizer: Tokenizer) -> None:
+    async def work(local: Local) -> None:
+        (start,) = tokenizer.encode("<|im_start|>", add_special=False)
+        (letter,) = tokenizer.encode("a", add_special=False)
+        prompts = [5], local.service.served.chat(CHAT, variables={})
+        seconds = {crc32(np.array([*prompt, letter]).tobytes()) for prompt in prompts}
+        local.engine.choose = lambda value: start if value in seconds else letter
+        for stop in ("<|im_start|>", "a<|im_start|>"):
+            asked: Any = {"max_tokens": 9, "stop": ["never", stop], **GREEDY}
+            made = await local.client.completions.create(prompt=[5], **asked)
+            said = await local.client.chat.completions.create(messages=CHAT, **asked)
+            expected = ("a" if stop[0] == "<" else "", "stop")
+            assert (made.choices[0].text, made.choices[0].finish_reason) == expected
+            assert (said.choices[0].message.content, said.choices[0].finish_reason) == expected
+            text, finish = "", None
+            async for chunk in await local.client.completions.create(prompt=[5], stream=True, **asked):
+                text, finish = text + chunk.choices[0].text, chunk.choices[0].finish_reason
+            assert (text, finish) == expected
 
     run(work, tokenizer)
 
