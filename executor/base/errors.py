@@ -20,6 +20,19 @@ class ModelError(PtxGenError):
         super().__init__(message if path is None else f"{path}: {message}")
 
 
+class GrammarError(ArgumentError):
+    """A grammar that no answer can follow, or that takes too much to follow: the fault of what was asked, as every
+    ArgumentError is, also where it shows in the middle of an answer."""
+
+
+class SamplingError(ArgumentError):
+    """Settings of a sampler that leave no token to choose. setting: the one that does."""
+
+    def __init__(self, message: str, setting: str) -> None:
+        self.setting = setting
+        super().__init__(message)
+
+
 class FetchError(PtxGenError):
     """A model that cannot be fetched: what was asked for, why, and what to do."""
 

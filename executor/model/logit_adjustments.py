@@ -46,6 +46,13 @@ class Adjustments:
         """Whether anything is adjusted; asked for each token."""
         return self != Adjustments()
 
+    @property
+    def strongest(self) -> str:
+        """The setting that can make a finite logit infinite, where one has."""
+        neutral = Adjustments()
+        names = ("logit_bias", "repetition_penalty", "frequency_penalty", "presence_penalty")
+        return next(name for name in names if getattr(self, name) != getattr(neutral, name))
+
     def require(self, vocab: int) -> None:
         """ArgumentError for a bias of what is no token of a vocabulary of so many."""
         for token in self.logit_bias:
@@ -57,6 +64,13 @@ class Adjustments:
     ) -> NDArray[np.float32]:
         """The logits with penalties and biases, and -inf for what is not typical among the top_k (0: all) largest."""
         self.require(logits.size)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # the sampler looks at what is left
+            out = self._penalised(logits, prompt, answer)
+        return out if self.typical_p == 1 or np.isnan(out).any() else _typical(out, self.typical_p, top_k)
+
+    def _penalised(
+        self, logits: NDArray[np.float32], prompt: Sequence[int], answer: Sequence[int]
+    ) -> NDArray[np.float32]:  # fmt: skip
         out = logits.copy()
         seen = np.unique(np.asarray([*prompt, *answer], np.int64)) if self.repetition_penalty != 1 else np.empty(0, np.int64)
         factor = np.float32(self.repetition_penalty)
@@ -65,7 +79,7 @@ class Adjustments:
         out[said] -= counts.astype(np.float32) * np.float32(self.frequency_penalty) + np.float32(self.presence_penalty)
         for token, bias in self.logit_bias.items():
             out[token] += np.float32(bias)
-        return out if self.typical_p == 1 else _typical(out, self.typical_p, top_k)
+        return out
 
 
 def _biases(value: Any) -> dict[int, float]:

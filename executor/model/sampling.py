@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.base.arguments import array, number, whole
-from executor.base.errors import ModelError
+from executor.base.errors import ModelError, SamplingError
 from executor.model.logit_adjustments import Adjustments
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.token.philox import random_bits
@@ -78,14 +78,19 @@ class Sampler:
         self, logits: NDArray[np.float32], prompt: Sequence[int] = (), answer: Sequence[int] = ()
     ) -> int:  # fmt: skip
         """The next id. logits: f32[vocab]; -inf forbids a token; prompt, answer: the ids before, which penalties look at.
-        ModelError for NaN, +inf, or nothing that is allowed."""
+        ModelError for logits with NaN or +inf, or with nothing else than -inf; SamplingError where the settings allow
+        nothing."""
         logits = array("logits", logits).astype(np.float32, copy=False)
         _check("logits", logits.ndim == 1 and logits.size > 0, list(logits.shape), "one dimension, at least one value")
-        if self.adjustments.any and not np.isnan(logits).any():
-            logits = self.adjustments.adjusted(logits, prompt, answer, self.top_k)
         best = int(np.argmax(logits))  # the first NaN, if there is one
         if not math.isfinite(logits[best]):
             raise ModelError(f"the logits cannot be sampled: token {best} has {logits[best]}, and the largest must be finite")
+        if self.adjustments.any:
+            logits = self.adjustments.adjusted(logits, prompt, answer, self.top_k)
+            best = int(np.argmax(logits))
+            if not math.isfinite(logits[best]):
+                setting = self.adjustments.strongest
+                raise SamplingError(f"{setting} leaves no token to choose: the largest logit becomes {logits[best]}", setting)
         if self.temperature == 0:
             return best
         self.draws += 1

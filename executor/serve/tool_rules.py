@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any, Final
 
-from executor.serve.errors import ApiError
+from executor.base.errors import GrammarError
 from executor.serve.tool_calls import silent_token
 from executor.serve.tools import Convention, Tools
+from executor.text.grammar import Grammar
+from executor.text.json_schema import held, moved
 from executor.text.tokenizer import Tokenizer
+from ptxgen.errors import ArgumentError
 
 _SPACED: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON as models are trained to write calls."""
 
 
 def rules_of(tools: Tools, tokenizer: Tokenizer) -> str | None:
-    """A Lark grammar: text and calls, or calls alone if they are required; None where the answer is free."""
+    """A Lark grammar: text and calls, or calls alone if they are required; None where the answer is free. GrammarError for
+    schemas of arguments that cannot be followed."""
     convention = tools.convention
     held = tools.required or not tools.parallel or any(tool.strict for tool in tools.callable)
     if convention is None or not held:
         return None
-    try:
-        schema = json.dumps(_schema(tools, convention))
-    except RecursionError as error:
-        raise ApiError("the schemas of the tools are nested too deep", param="tools") from error
+    for tool in tools.callable:
+        try:
+            Grammar.json_schema(tool.parameters)
+        except ArgumentError as error:
+            raise GrammarError(f"the parameters of {tool.name}: {error}") from error
+    schema = json.dumps(_schema(tools, convention))
     token = silent_token(convention.opening, tokenizer)
     opening = json.dumps(convention.opening) if token is None else f"<[{token}]>"
     closing = json.dumps(convention.closing)
@@ -64,17 +69,5 @@ def _schema(tools: Tools, convention: Convention) -> dict[str, Any]:
     call: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
     if convention.listed:
         call = {"type": "array", "items": call, "minItems": 1} | ({} if tools.parallel else {"maxItems": 1})
-    defined = {tool.name: _moved(tool.parameters, f"#/$defs/{tool.name}") for tool in tools.callable}
+    defined = {tool.name: moved(held(tool.parameters), f"#/$defs/{tool.name}") for tool in tools.callable}
     return call | {"$defs": defined, "x-guidance": _SPACED}
-
-
-def _moved(schema: Any, place: str) -> Any:
-    """A schema whose references to its own parts lead to its place in a larger one."""
-    if isinstance(schema, Mapping):
-        return {
-            key: place + value[1:]
-            if key == "$ref" and isinstance(value, str) and value.startswith("#")
-            else _moved(value, place)
-            for key, value in schema.items()
-        }
-    return [_moved(one, place) for one in schema] if isinstance(schema, list) else schema

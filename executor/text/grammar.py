@@ -8,13 +8,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from executor.base.arguments import described, instance
-from executor.base.errors import ModelError
+from executor.base.errors import GrammarError, shown
+from executor.text.json_schema import held, moved, reached
 from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
 
@@ -25,6 +27,9 @@ _ALLOWED_OR_NOT: Final = np.asarray([-np.inf, 0.0], np.float32)
 
 WORD: Final = 32
 """Tokens of a word of llguidance's bits."""
+
+MOST_PARTS: Final = 100
+"""Parts of a schema among which the one at fault is looked for."""
 
 SPECIAL: Final = b"\xff"
 """Stands before the bytes of a token that no text has; it is no UTF-8."""
@@ -39,25 +44,29 @@ class Grammar:
     rules: str
 
     def __post_init__(self) -> None:
-        from llguidance import LLMatcher
-
-        is_error, said = LLMatcher.validate_grammar_with_warnings(instance("the grammar", self.rules, str))
-        if is_error:
-            raise ArgumentError(f"the grammar cannot be used: {' '.join(' '.join(said).split())}")
+        if fault := _fault(instance("the grammar", self.rules, str)):
+            raise GrammarError(f"the grammar cannot be used: {fault}")
 
     @classmethod
-    def json_schema(cls, schema: str | Mapping[str, Any]) -> Self:
-        """JSON that conforms to a schema (JSON Schema 2020-12; what llguidance does not know of it is an error), given as text
-        or as what JSON stands for, without white space that it does not need. ArgumentError for what is no schema."""
-        from llguidance import LLMatcher
+    def json_schema(cls, schema: str | Mapping[str, Any] | bool) -> Self:
+        """JSON that conforms to a schema (JSON Schema 2020-12), given as text or as what JSON stands for, without white space
+        that it does not need. Annotations constrain nothing, of `format` all but those of json_schema.FORMATS.
+        ArgumentError for what is no schema; GrammarError, with the path in the schema, for one that no value conforms to, and
+        for constraints that answers cannot be held to."""
 
-        if not isinstance(schema, str | Mapping):
-            raise ArgumentError(f"the schema is {described(schema)}; allowed: a mapping, or its JSON as text")
+        if not isinstance(schema, str | Mapping | bool):
+            raise ArgumentError(f"the schema is {described(schema)}; allowed: a mapping, true or false, or its JSON as text")
         try:
-            text = schema if isinstance(schema, str) else json.dumps(schema)
-            rules = LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_flexible": False})
-        except (TypeError, ValueError, RecursionError) as error:
+            value = held(json.loads(schema) if isinstance(schema, str) else schema)
+            rules = _rules_of(value)
+        except GrammarError:
+            raise
+        except RecursionError as error:
+            raise GrammarError("the schema is nested too deep: it exceeds the recursion limit") from error
+        except (TypeError, ValueError) as error:
             raise ArgumentError(f"the schema is no JSON: {error}") from error
+        if fault := _fault(rules):
+            raise GrammarError(f"the grammar cannot be used: {_placed(value) or fault}")
         return cls(rules)
 
     @classmethod
@@ -75,11 +84,40 @@ class Grammar:
         return cls(LLMatcher.grammar_from_lark(instance("the grammar", rules, str)))
 
 
+def _rules_of(schema: Any) -> str:
+    """TypeError and ValueError for what JSON cannot hold."""
+    from llguidance import LLMatcher
+
+    return LLMatcher.grammar_from_json_schema(json.dumps(schema, allow_nan=False), defaults={"whitespace_flexible": False})
+
+
+def _fault(rules: str) -> str:
+    """Why a grammar cannot be used, empty if it can be."""
+    from llguidance import LLMatcher
+
+    is_error, said = LLMatcher.validate_grammar_with_warnings(rules)
+    return " ".join(" ".join(said).split()) if is_error else ""
+
+
+def _placed(schema: Any) -> str:
+    """What is wrong with the innermost part of a schema that is a fault of its own, and its path; empty in a large schema,
+    where it is not looked for."""
+    parts = [path for path, _ in reached(schema)]
+    defined = {"$defs": {"root": moved(schema, "#/$defs/root")}}
+    if len(parts) > MOST_PARTS or len(json.dumps(defined)) > MOST_PARTS * 256:
+        return ""
+    for path in reversed(parts):
+        if fault := _fault(_rules_of(defined | {"$ref": "#/$defs/root" + quote(path[1:], safe="/~$")})):
+            return f"{fault.partition(' while processing ')[0]} (at {shown(path)})"
+    return ""
+
+
 class GrammarGuide:
     """Which tokens an answer may go on with, token after token."""
 
     def __init__(self, grammar: Grammar, tokenizer: Tokenizer, ends: Collection[int]) -> None:
-        """ends: tokens that end the answer. ModelError for a file without a vocabulary."""
+        """ends: tokens that end the answer. ModelError for a file without a vocabulary,
+        GrammarError for a grammar that cannot be followed."""
         from llguidance import LLMatcher
 
         self._tokens = _tokens_of(tokenizer)
@@ -97,19 +135,19 @@ class GrammarGuide:
 
     def allowed(self, size: int) -> NDArray[np.uint32]:
         """Which tokens may come next, of so many that a model has logits of: a bit each, u32[size / 32 rounded up], as in
-        ptxgen/kernels/token/allowed.py. Best asked while the device computes how likely they are. ModelError where there is
-        none."""
+        ptxgen/kernels/token/allowed.py. Best asked while the device computes how likely they are. GrammarError where there
+        is none."""
         if self._computed is None:
             self._computed = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
         self._check()
         allowed = np.zeros(max(_words(size), self._may.size), np.uint32)  # a model may have more logits than tokens
         np.bitwise_and(self._computed[: self._may.size], self._may, out=allowed[: self._may.size])
         if not allowed.any():
-            raise ModelError("no token of the vocabulary continues what the grammar allows")
+            raise GrammarError("no token of the vocabulary continues what the grammar allows")
         return allowed[: _words(size)]
 
     def restricted(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The logits, f32[vocab], with -inf for what may not come next. ModelError where nothing may."""
+        """The logits, f32[vocab], with -inf for what may not come next. GrammarError where nothing may."""
         bits = np.unpackbits(self.allowed(logits.size).view(np.uint8), count=logits.size, bitorder="little")
         return logits + _ALLOWED_OR_NOT[bits]
 
@@ -122,7 +160,7 @@ class GrammarGuide:
     def _check(self) -> None:
         if self._matcher.is_error():
             reason, *_ = self._matcher.get_error().split("<state>")  # behind it stands all that the parser knows
-            raise ModelError(f"the grammar cannot be followed: {' '.join(reason.split())}")
+            raise GrammarError(f"the grammar cannot be followed: {' '.join(reason.split())}")
 
 
 def compute_together(guides: Sequence[GrammarGuide]) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from executor.base.errors import ModelError, SamplingError
 from executor.device import Device
 from executor.model.generation import LanguageModel
 from executor.model.logit_adjustments import Adjustments
@@ -125,3 +126,22 @@ def test_a_model_and_a_scheduler_say_the_same_with_them(tmp_path: Path, device: 
             pytest.raises(ArgumentError, match=f"logit_bias names token {model.config.vocab}"),
         ):
             scheduler.submit([5], max_tokens=1, sampler=beyond)
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting"),
+    [
+        ({"logit_bias": dict.fromkeys(range(4), -math.inf)}, "logit_bias"),
+        ({"logit_bias": {0: 3e38, 1: 1e39}, "frequency_penalty": 1}, "logit_bias"),
+        ({"repetition_penalty": 1e-300}, "repetition_penalty"),
+        ({"frequency_penalty": -1e39, "temperature": 1.0}, "frequency_penalty"),
+        ({"presence_penalty": -1e39, "typical_p": 0.5}, "presence_penalty"),
+    ],
+)
+def test_settings_that_leave_no_token_are_at_fault_and_not_the_model(settings: dict[str, Any], setting: str) -> None:
+    with pytest.raises(SamplingError, match=f"^{setting} leaves no token to choose") as caught:
+        Sampler(**settings).sample(np.array([1, 2, 3, 4], np.float32), [0, 1], [0, 1])
+    assert caught.value.setting == setting
+    for wrong in (np.nan, np.inf):
+        with pytest.raises(ModelError, match="the largest must be finite"):
+            Sampler(**settings).sample(np.array([1, wrong, 3, 4], np.float32), [0, 1], [0, 1])

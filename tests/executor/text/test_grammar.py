@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.base.errors import ModelError
+from executor.base.errors import GrammarError, ModelError
 from executor.device import open_device
 from executor.gguf.gguf_file import GgufFile
 from executor.model.generation import LanguageModel
@@ -125,7 +125,7 @@ def test_a_grammar_that_is_given_up_fails_nobody_elses_request(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     def given_up(_: GrammarGuide, size: int) -> None:
-        raise ModelError("the grammar cannot be followed: given up")
+        raise GrammarError("the grammar cannot be followed: given up")
 
     expected = model.generate([5, 6], max_tokens=8, stop_tokens=()).tokens
     with model.scheduler(slots=2, context=256) as scheduler:
@@ -133,7 +133,7 @@ def test_a_grammar_that_is_given_up_fails_nobody_elses_request(
         bound = scheduler.submit([5, 6], max_tokens=8, grammar=Grammar.regex("[0-9]{8}"))
         monkeypatch.setattr(GrammarGuide, "allowed", given_up)
         scheduler.run()
-        with pytest.raises(ModelError, match="the grammar cannot be followed: given up"):
+        with pytest.raises(GrammarError, match="the grammar cannot be followed: given up"):
             bound.result()
         assert (free.tokens, free.error) == (expected, None)
 
@@ -208,7 +208,7 @@ def test_a_hostile_pattern_is_followed_or_given_up_soon(pattern: str, given_up: 
             if guide.finished:
                 return
 
-    with pytest.raises(ModelError, match=r"^the grammar cannot be followed: .{1,200}$") if given_up else nullcontext():
+    with pytest.raises(GrammarError, match=r"^the grammar cannot be followed: .{1,200}$") if given_up else nullcontext():
         follow()
     assert time.process_time() - start < 60
 
