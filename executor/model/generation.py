@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 from weakref import WeakSet
@@ -323,18 +324,19 @@ class LanguageModel:
         return found
 
     def embed(
-        self, texts: str | Sequence[str], *, pooling: Pooling | None = None, unit: bool = True
-    ) -> NDArray[np.float32]:  # fmt: skip
-        """f32[len(texts), hidden], or f32[hidden] of one text: each text as one vector, made of the states behind the last norm
-        of its tokens. Starts a new sequence for each. Control tokens are not looked for in a text.
+        self, texts: Prompt | Sequence[Prompt], *, pooling: Pooling | None = None, unit: bool = True
+    ) -> NDArray[np.float32]:
+        """f32[len(texts), hidden], or f32[hidden] of one text: each text, or list of token ids, as one vector, made of the
+        states behind the last norm of its tokens. Starts a new sequence for each. Control tokens are not looked for in a text.
 
         pooling: the mean of the states, or the last one (default: what the file says, else the mean); unit: of length 1, so
         that the product of two vectors is the cosine of their angle. ModelError for a file without a vocabulary, and for a
         pooling of its own that is neither; ArgumentError for a text that is longer than the context or has no tokens."""
         self._require_open()
-        many = [texts] if isinstance(texts, str) else list(texts)
+        is_one = isinstance(texts, str) or (len(texts) > 0 and isinstance(texts[0], Integral))
+        many = [texts] if is_one else list(texts)
         asked = pooling_of(self.config, self.tokenizer.path) if pooling is None else one_of("pooling", pooling, POOLINGS)
-        ids = [self._prompt(instance("a text", text, str)) for text in many]
+        ids = [self._prompt(text) for text in many]
         gamma = self.decoder.weights["output_norm.weight"].buffer.to_numpy()
         found = np.empty((len(many), self.config.hidden), np.float32)
         with self.decoder.busy("embedding"):
@@ -345,7 +347,7 @@ class LanguageModel:
                     self.decoder.step(token, head=False)
                     states.append(self.decoder.hidden())
                 row[:] = embedding(states, gamma, self.config.rms_eps, asked, unit=unit)
-        return found[0] if isinstance(texts, str) else found
+        return found[0] if is_one else found
 
     def _require_open(self) -> None:
         if self.closed:

@@ -50,12 +50,13 @@ def new_sequence(
     spelt: Collection[int],
     grammar: Grammar | None,
     logprobs: int | None,
+    prompt_logprobs: int | None,
     on_token: Callable[[int], None] | None,
 ) -> TokenSequence:
     """The sequence of a request, which is the scheduler's `number`-th; its settings, and errors, are those of
     Scheduler.submit."""
     ids = _prompt(engine, tokenizer, prompt)
-    limit = whole("max_tokens", max_tokens, 1)
+    limit = whole("max_tokens", max_tokens, 1 if prompt_logprobs is None else 0)
     ends = tokenizer.eos_ids if stop_tokens is None else tokens("stop_tokens", stop_tokens, engine.vocab)
     sampler = Sampler() if sampler is None else instance("sampler", sampler, Sampler)
     sampler.adjustments.require(engine.vocab)
@@ -77,6 +78,7 @@ def new_sequence(
         on_token=on_token,
         guide=None if grammar is None else _guide(grammar, tokenizer, ends),
         top=None if logprobs is None else whole("logprobs", logprobs, 0),
+        prompt_top=None if prompt_logprobs is None else whole("prompt_logprobs", prompt_logprobs, 0),
     )
 
 
@@ -92,7 +94,7 @@ def _prompt(engine: StepEngine, tokenizer: TextTokens, prompt: object) -> list[i
 
 def _check_pages(engine: StepEngine, pool: PagePool, prompt: int, max_tokens: int) -> None:
     """The last token of an answer is not computed, so it needs no room."""
-    positions = min(prompt + max_tokens - 1, engine.context)
+    positions = min(prompt + max(max_tokens - 1, 0), engine.context)
     needed, pages, length = pool.pages_for(positions), pool.pages, pool.page_len
     if needed > pages:
         raise ArgumentError(

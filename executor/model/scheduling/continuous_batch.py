@@ -7,10 +7,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Final
 
 from executor.memory.page_pool import PagePool
 from executor.model.paying_rows import TURN
 from executor.model.scheduling.token_sequence import TokenSequence, Waiting
+
+SCORED_ROWS: Final = 32
+"""Most rows of a step whose logits are wanted for the probabilities of a prompt: each takes four bytes for every token of the
+vocabulary."""
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +38,7 @@ class Share:
     @property
     def decodes(self) -> bool:
         """Whether its one token is the last one that the sequence has."""
-        return len(self.tokens) == self.scored - len(self.draft)
+        return len(self.tokens) == 1 == self.scored - len(self.draft)
 
 
 @dataclass(frozen=True)
@@ -167,10 +172,12 @@ class ContinuousBatch:
             page_end = sequence.table.known + self.pool.page_len
             if page in coming and page_end <= sequence.reusable:
                 continue
-            end = min(len(tokens), sequence.computed + left)
+            most = min(left, SCORED_ROWS) if sequence.scores_prompt else left
+            end = min(len(tokens), sequence.computed + most)
             if page_end <= end:
                 coming.add(page)
-            shares.append(Share(sequence, tokens[sequence.computed : end], int(end == len(tokens))))
+            part = tokens[sequence.computed : end]
+            shares.append(Share(sequence, part, len(part) if sequence.scores_prompt else int(end == len(tokens))))
             left -= shares[-1].rows
         return shares
 

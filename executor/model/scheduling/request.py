@@ -93,6 +93,11 @@ class Request:
         return list(self._sequence.logprobs)
 
     @property
+    def prompt_logprobs(self) -> list[TokenLogprob]:
+        """How likely the tokens of the prompt after the first were, as far as they are known, if that was asked for."""
+        return list(self._sequence.prompt_logprobs)
+
+    @property
     def usage(self) -> Usage:
         """What it took so far."""
         return self._sequence.usage()

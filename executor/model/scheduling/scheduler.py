@@ -29,6 +29,7 @@ from executor.model.scheduling.token_sequence import Stopped, TokenSequence, Wai
 from executor.model.scheduling.verify import Drafter, accepted
 from executor.model.step import Allowed, Draw, Scores, StepEngine
 from executor.text.grammar import Grammar, compute_together
+from ptxgen.errors import ArgumentError
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 
 _log = logging.getLogger(__name__)
@@ -121,23 +122,26 @@ class Scheduler:
         spelt: Collection[int] = (),
         grammar: Grammar | None = None,
         logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
         on_token: Callable[[int], None] | None = None,
     ) -> Request:
-        """Queue a sequence: text or token ids, continued by at most `max_tokens` tokens. Control tokens are not looked for in a
-        text.
+        """Queue a sequence: text or token ids, continued by at most `max_tokens` tokens. Control tokens are not looked for in
+        a text.
 
-        sampler: its settings count (default: greedy), drawn with `seed`, else with its own seed, else with a new one; stop:
-        strings before which the text ends, also those that are or have control tokens, which the text itself does not show;
-        stop_tokens: tokens that end it (default: the vocabulary's ends); spelt: control tokens that the text shows; grammar:
-        what the text must be, as far as it goes; logprobs: how many of the likeliest tokens of each place are told with their
-        probabilities (0: those of the answer alone; None: nothing); on_token: sees each token as soon as it is known; if it
-        raises, the request has failed. ArgumentError for what could never run."""
+        sampler: its settings count (default: greedy), drawn with `seed`, else with its own seed, else with a new one;
+        stop: strings before which the text ends, also those that are or have control tokens, which the text itself does
+        not show; stop_tokens: tokens that end it (default: the vocabulary's ends); spelt: control tokens that the text
+        shows; grammar: what the text must be, as far as it goes; logprobs: how many of the likeliest tokens of each place
+        are told with their probabilities (0: those of the answer alone; None: nothing); prompt_logprobs: the same of the
+        prompt's tokens after the first, none of which is taken from pages then (max_tokens may be 0); on_token: sees each
+        token as soon as it is known; if it raises, the request has failed. ArgumentError for what could never run."""
         self._owner.check("a request")
         if self._ended:
             raise ModelError(f"the scheduler takes no requests: {self._ended}")
         sequence = new_sequence(
             self._arrived, self.engine, self.pool, self.tokenizer, prompt, max_tokens=max_tokens, sampler=sampler, seed=seed,
-            stop=stop, stop_tokens=stop_tokens, spelt=spelt, grammar=grammar, logprobs=logprobs, on_token=on_token,
+            stop=stop, stop_tokens=stop_tokens, spelt=spelt, grammar=grammar, logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs, on_token=on_token,
         )  # fmt: skip
         if self._draft is not None and sequence.is_greedy:
             sequence.drafter = self._draft()
@@ -339,6 +343,17 @@ class Scheduler:
 
     def _answer(self, share: Share, scores: Scores, at: int, chosen: list[int]) -> None:
         sequence = share.sequence
+        if sequence.scores_prompt:
+            for row in range(share.scored):
+                sequence.score_prompt(sequence.computed + row, scores.logits(at + row))
+            if len(share.tokens) < sequence.pending:
+                sequence.computed += len(share.tokens)
+                return
+            at += share.scored - 1
+        if not sequence.limits.max_tokens:
+            sequence.table.publish(sequence.tokens, len(sequence.tokens))
+            self._end(sequence, "length")
+            return
         if sequence.is_greedy:
             found = accepted(share.draft, chosen[at : at + share.scored])
         elif sequence.is_chosen_on_device:
@@ -375,7 +390,8 @@ class Scheduler:
             self._fail(sequence, error)
 
     def _fail(self, sequence: TokenSequence, error: Exception) -> None:
-        _log.error("request %d failed: %s", sequence.number, error)
+        level = logging.INFO if isinstance(error, ArgumentError) else logging.ERROR  # by what was asked, or by the server
+        _log.log(level, "request %d failed: %s", sequence.number, error)
         self._end(sequence, "failed", error)
 
     def _end(self, sequence: TokenSequence, stopped: Stopped, error: Exception | None = None) -> None:

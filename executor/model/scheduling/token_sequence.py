@@ -49,7 +49,8 @@ class Usage:
 
 @dataclass(frozen=True)
 class Limits:
-    """When an answer ends. ends: tokens that end it and are no part of it; context: most positions of the sequence."""
+    """When an answer ends. max_tokens: of it, 0 for none; ends: tokens that end it and are no part of it; context: most
+    positions of the sequence."""
 
     max_tokens: int
     ends: frozenset[int]
@@ -73,6 +74,8 @@ class TokenSequence:
     guide: GrammarGuide | None = None
     top: int | None = None  # how many likeliest tokens are told of each place, None where nothing is
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_top: int | None = None  # as `top`, of the tokens of the prompt after the first
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     tokens: list[int] = field(init=False)
     pieces: list[Piece] = field(default_factory=list)
     state: State = "queued"
@@ -101,7 +104,17 @@ class TokenSequence:
     def is_chosen_on_device(self) -> bool:
         """Whether its next token is chosen where the logits are, among those that its guide allows if it has one: nobody
         adjusts them, and nothing else is wanted of them."""
-        return not self.sampler.adjustments.any and self.top is None
+        return not self.sampler.adjustments.any and self.top is None and self.prompt_top is None
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the probabilities of tokens of its prompt are still to be found, by the logits of all rows before them."""
+        return self.prompt_top is not None and len(self.prompt_logprobs) < len(self.prompt) - 1
+
+    def score_prompt(self, at: int, logits: NDArray[np.float32]) -> None:
+        """The logits after the prompt's token `at`. Those that were seen before a preemption change nothing."""
+        if self.prompt_top is not None and at == len(self.prompt_logprobs) < len(self.prompt) - 1:
+            self.prompt_logprobs.append(token_logprob(logits, self.prompt[at + 1], self.prompt_top))
 
     @property
     def draw(self) -> Draw | None:
@@ -128,8 +141,9 @@ class TokenSequence:
 
     @property
     def reusable(self) -> int:
-        """Leading positions that may be taken from others: the last token runs in any case, for its logits."""
-        return len(self.tokens) - 1
+        """Leading positions that may be taken from others: what runs in any case, for its logits, is the last token, and a
+        prompt whose probabilities are wanted."""
+        return 0 if self.scores_prompt else len(self.tokens) - 1
 
     @property
     def left(self) -> int:

@@ -57,6 +57,9 @@ def test_vectors_have_length_one_and_equal_texts_are_equal(model: LanguageModel)
     assert found[0].tobytes() == found[2].tobytes() == model.embed("one text").tobytes()
     assert float(found[0] @ found[1]) < 0.9999
     assert model.embed([]).shape == (0, 64)
+    ids = model.tokenizer.encode("one text")
+    assert model.embed(ids).tobytes() == model.embed(np.array(ids)).tobytes() == found[0].tobytes()
+    assert model.embed([ids, "another"]).tobytes() == found[:2].tobytes()
 
 
 @pytest.mark.parametrize(("number", "pooling"), [(1, "mean"), (3, "last"), (0, "mean")])
@@ -68,8 +71,8 @@ def test_a_file_may_say_how(number: int, pooling: Any, tmp_path: Path, device: D
 def test_what_cannot_be_is_refused_and_costs_nothing_else(model: LanguageModel, tmp_path: Path, device: Device) -> None:
     with pytest.raises(ArgumentError, match="pooling is 'max'; allowed: mean, last"):
         model.embed("x", pooling="max")  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="a text is 5; allowed: a str"):
-        model.embed([5])  # type: ignore[list-item]
+    with pytest.raises(ArgumentError, match=r"the prompt is 5\.0; allowed: one row of token ids"):
+        model.embed([5.0])  # type: ignore[list-item]
     with pytest.raises(ArgumentError, match="the context holds 64"):
         model.embed("word " * 100)
     with LanguageModel.load(made(tmp_path / "c.gguf", **{"llama.pooling_type": 2}), device) as other:

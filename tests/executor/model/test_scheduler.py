@@ -8,8 +8,10 @@ import logging
 import pytest
 
 from executor.gguf.gguf_file import GgufFile
+from executor.model.logprobs import token_logprob
 from executor.model.sampling import Sampler
 from executor.model.scheduling.scheduler import Scheduler
+from executor.model.step import Row
 from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
 from tests.executor.model.fake_engine import FakeEngine, Letters, alone, fresh, greedy, rows_of_steps
@@ -286,3 +288,30 @@ def test_a_task_that_is_cancelled_leaves_the_others_running() -> None:
         return (await waiting).tokens
 
     assert list(asyncio.run(main())) == alone(engine, LONG[1:5], 8)
+
+
+@pytest.mark.parametrize("prompt_rows", [3, 16])
+def test_probabilities_of_a_prompt_are_those_of_each_token_after_the_ones_before(prompt_rows: int) -> None:
+    """In whatever steps the prompt runs, beside others, and with its beginning known."""
+    engine = FakeEngine(rows=16)
+    scheduler = fresh(engine, prompt_rows=prompt_rows)
+    before = greedy(scheduler, LONG)
+    expected = []
+    for at in range(1, 10):
+        single = FakeEngine()
+        single.set_table(0, range(16))
+        scores = single.step([Row(0, token, place, True) for place, token in enumerate(LONG[:at])])
+        expected.append(token_logprob(scores.logits(at - 1), LONG[at], 2))
+    before.result()
+    wanted = [
+        scheduler.submit(LONG[:10], max_tokens=count, stop_tokens=(), prompt_logprobs=2, logprobs=top)
+        for count, top in ((0, None), (5, None), (5, 1))
+    ]
+    other = greedy(scheduler, LONG[:7])
+    scheduler.run()
+    for request in wanted:
+        assert request.prompt_logprobs == expected
+        assert (request.stopped, request.tokens) == ("length", alone(engine, LONG[:10], len(request.tokens)))
+    assert [len(request.tokens) for request in wanted] == [0, 5, 5]
+    assert other.tokens == alone(engine, LONG[:7], 8)
+    assert scheduler.pool.held == 0
