@@ -18,6 +18,7 @@ class News:
     index: int
     pieces: Sequence[Piece]
     logprobs: Sequence[TokenLogprob]
+    prompt_logprobs: Sequence[TokenLogprob]
     end: End | None
 
     @property
@@ -34,6 +35,7 @@ class Receiver:
         self.index = index
         self.pieces: list[Piece] = []
         self.logprobs: list[TokenLogprob] = []
+        self.prompt_logprobs: Sequence[TokenLogprob] = ()
         self.end: End | None = None
         self.accepted = False
         self.waits = False
@@ -44,14 +46,15 @@ class Receiver:
         self.accepted = True
         self.pieces += update.pieces
         self.logprobs += update.logprobs
+        self.prompt_logprobs = update.prompt_logprobs or self.prompt_logprobs
         self.end = update.end
         self.waits = self.waits or bool(update.pieces) or update.end is not None
         self._answers.wake()
 
     def news(self) -> News:
         """What has come since the last time."""
-        news = News(self.index, self.pieces, self.logprobs, self.end)
-        self.pieces, self.logprobs, self.waits = [], [], False
+        news = News(self.index, self.pieces, self.logprobs, self.prompt_logprobs, self.end)
+        self.pieces, self.logprobs, self.prompt_logprobs, self.waits = [], [], (), False
         return news
 
 

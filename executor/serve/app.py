@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from executor.base.errors import shown
 from executor.serve import chat, completions, embeddings, metrics, page
@@ -76,7 +78,20 @@ def application(service: Service, access: Access) -> Starlette:
     }
     routes = [Route(path, get, methods=["GET"]) for path, get in gets.items()]
     routes += [Route(path, Endpoint(path, service, access, handler), methods=["POST"]) for path, handler in POSTED.items()]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _not_there, Exception: _broken})
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(_without_slash)],
+        exception_handlers={HTTPException: _not_there, Exception: _broken},
+    )
+
+
+def _without_slash(app: ASGIApp) -> ASGIApp:
+    """A path that ends in a slash is the one without: a redirect would lose the body of some clients."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(scope | {"path": scope["path"].rstrip("/") or "/"} if scope["type"] == "http" else scope, receive, send)
+
+    return answer
 
 
 async def _not_there(request: Request, error: Exception) -> Response:

@@ -46,35 +46,40 @@ _UNSUPPORTED: Final = {
 
 @dataclass(frozen=True)
 class _Form:
-    """What the answer must be: rules are a Grammar's, made beside the event loop; param: whose fault they are."""
+    """What the answer must be, made a grammar beside the event loop. param: whose fault it is if that cannot be followed;
+    tools: the calls, where there is no schema."""
 
     param: str
-    json_schema: str | Mapping[str, Any] | None = None
-    lark: str | None = None
+    json_schema: Mapping[str, Any] | bool | None = None
+    tools: Tools = field(default_factory=Tools)
 
-    def grammar(self, served: Served, ends: frozenset[int]) -> Grammar:
-        """ApiError for what cannot be followed."""
+    def grammar(self, served: Served, ends: frozenset[int]) -> Grammar | None:
+        """None where the answer is free. ApiError for what cannot be followed, as far as its beginning shows it."""
         with blamed(self.param):
-            try:
-                made = Grammar.lark(self.lark) if self.lark is not None else Grammar.json_schema(self.json_schema or {})
-                GrammarGuide(made, served.tokenizer, ends)
-            except ModelError as error:
-                raise ArgumentError(str(error)) from error
+            made = self._made(served)
+            if made is not None:
+                GrammarGuide(made, served.tokenizer, ends).allowed(served.tokenizer.vocab_size)
         return made
+
+    def _made(self, served: Served) -> Grammar | None:
+        if self.json_schema is not None:
+            return Grammar.json_schema(self.json_schema)
+        rules = rules_of(self.tools, served.tokenizer)
+        return None if rules is None else Grammar.lark(rules)
 
 
 async def chat(service: Service, body: Any, events: Events) -> dict[str, Any] | None:
     """Answer a conversation `n` times."""
     served = service.served
     if not served.tokenizer.chat_templates.named:
-        raise ApiError("the model has no chat template; use /v1/completions", code="model_error")
+        raise ApiError("the model has no chat template; use /v1/completions", param="model", code="model_error")
     fields = Fields(body)
-    asked = common(fields, served, ("max_completion_tokens", "max_tokens"), None)
+    asked = common(fields, served, "messages", {"max_completion_tokens": 1, "max_tokens": 1}, None)
     named = fields.text("chat_template")
     tools = tools_of(fields, _template(served, named, tools=True))
     template = _template(served, named, tools=tools.shown is not None)
     messages = messages_of(fields.required("messages", "a list of messages"), template)
-    form = _form(fields, tools, served)
+    form = _form(fields, tools)
     logprobs = _logprobs(fields)
     variables = fields.take("chat_template_kwargs") or {}
     if not isinstance(variables, Mapping):
@@ -87,7 +92,8 @@ async def chat(service: Service, body: Any, events: Events) -> dict[str, Any] | 
         calls = tools.convention is not None or any({"tool_calls", "tool_call_id"} & message.keys() for message in messages)
         try:
             habits = habits_of(template, words.bos_token, words.eos_token, calls=calls)
-            ids = served.chat(habits.fit(messages), tools=tools.shown, variables=dict(variables), template=named)
+            with blamed("messages"):
+                ids = served.chat(habits.fit(messages), tools=tools.shown, variables=dict(variables), template=named)
         except ModelError as error:
             raise ApiError(str(error), param="messages", code="template_error") from error
         ends = frozenset() if asked.ignore_eos else served.tokenizer.eos_ids
@@ -99,7 +105,7 @@ async def chat(service: Service, body: Any, events: Events) -> dict[str, Any] | 
         prompts = [(ids, asked.options(len(ids), choice, served) | options) for choice in range(asked.n)]
         earlier = sum(len(message.get("tool_calls", ())) for message in messages)
         answer = _Answer(served, asked, tools, logprobs is not None, habits.ids, earlier)
-        return await delivered(service, asked, prompts, answer, events)
+        return await delivered(service, asked, prompts, answer, events, None if form is None else form.param)
 
 
 def _template(served: Served, name: str | None, *, tools: bool) -> str:
@@ -225,11 +231,10 @@ def _logprobs(fields: Fields) -> int | None:
     return (top or 0) if wanted else None
 
 
-def _form(fields: Fields, tools: Tools, served: Served) -> _Form | None:
+def _form(fields: Fields, tools: Tools) -> _Form | None:
     """What the answer must be, by response_format or by the tools."""
     given = fields.take("response_format")
-    rules = rules_of(tools, served.tokenizer)
-    form = None if rules is None else _Form("tools", lark=rules)
+    form = _Form("tools", tools=tools) if tools.callable else None
     if given is None:
         return form
     asked = Fields(given, "response_format")
@@ -243,7 +248,7 @@ def _form(fields: Fields, tools: Tools, served: Served) -> _Form | None:
         named.text("description")
         named.flag("strict")  # the schema is held in any case
         schema = named.required("schema", "a JSON schema")
-        if not isinstance(schema, Mapping):
+        if not isinstance(schema, Mapping | bool):
             raise named.wrong("schema", schema, "a JSON schema")
         named.finish()
     asked.finish()

@@ -4,63 +4,129 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from executor.base.arguments import tokens
+from executor.model.logprobs import TokenLogprob
 from executor.model.scheduling.token_sequence import Usage
 from executor.serve.answers import News
 from executor.serve.delivery import delivered
 from executor.serve.endpoint import Events
-from executor.serve.errors import ApiError, blamed
+from executor.serve.errors import ApiError
 from executor.serve.fields import Fields
+from executor.serve.inputs import Text, ids_of, texts_of
 from executor.serve.parameters import MOST_CHOICES, MOST_LOGPROBS, Asked, common
 from executor.serve.service import Served, Service
 from executor.serve.wire import FINISH, text_logprobs, usage_of
+from executor.text.tokenizer import Tokenizer
 
 DEFAULT_TOKENS: Final = 16
-_UNSUPPORTED: Final = {
-    "best_of": ((1,), "answers are not ranked; ask for n"),
-    "echo": ((False,), "the prompt is not repeated"),
-    "suffix": (("",), "no model that is served fills gaps"),
-}
+_ALLOWED: Final = f"text, token ids, or a list of up to {MOST_CHOICES} texts or lists of token ids"
 
 
 async def complete(service: Service, body: Any, events: Events) -> dict[str, Any] | None:
     """Continue each prompt by `n` answers; choice i * n + j is answer j to prompt i."""
-    fields = Fields(body)
-    asked = common(fields, service.served, ("max_tokens",), DEFAULT_TOKENS)
-    given = fields.required("prompt", "text, token ids, or a list of texts or of lists of token ids")
+    served, fields = service.served, Fields(body)
+    asked = common(fields, served, "prompt", {"max_tokens": 0}, DEFAULT_TOKENS)
+    given = fields.required("prompt", _ALLOWED)
     logprobs = fields.whole("logprobs", None, 0, MOST_LOGPROBS)
-    fields.only(_UNSUPPORTED)
+    echo = fields.flag("echo")
+    fields.only(
+        {
+            "best_of": ((1, asked.n), "answers are not ranked; ask for n"),
+            "suffix": (("",), "no model that is served fills gaps"),
+        }
+    )
     fields.finish()
-    prompts = _prompts(given)
+    prompts = texts_of("prompt", given, MOST_CHOICES, _ALLOWED)
     if len(prompts) * asked.n > MOST_CHOICES:
         raise ApiError(
             f"{len(prompts)} prompts with n {asked.n} are too many; allowed: up to {MOST_CHOICES} answers", param="n"
         )
     with service.places.taking(len(prompts) * asked.n):
-        ids = await service.on_host(lambda: [_ids(prompt, service.served) for prompt in prompts])
-        options = [
-            (one, asked.options(len(one), choice, service.served) | {"logprobs": logprobs})
-            for one in ids
-            for choice in range(asked.n)
-        ]
-        answer = _Answer(service.served, asked, logprobs is not None)
+        many = [f"prompt[{at}]" for at in range(len(prompts))] if len(prompts) > 1 else ["prompt"]
+        ids = await service.on_host(
+            lambda: [ids_of(name, prompt, served, "prompt") for name, prompt in zip(many, prompts, strict=True)]
+        )
+        least = None if asked.max_tokens else 0  # with no answer, something must be wanted of the prompt
+        probabilities = {"logprobs": logprobs, "prompt_logprobs": logprobs if echo and logprobs is not None else least}
+        options = [(one, asked.options(len(one), choice, served) | probabilities) for one in ids for choice in range(asked.n)]
+        echoes = [_Echo.of(served.tokenizer, prompt, one) for prompt, one in zip(prompts, ids, strict=True)] if echo else []
+        answer = _Answer(served, asked, logprobs is not None, len(options), echoes)
         return await delivered(service, asked, options, answer, events)
+
+
+@dataclass(frozen=True)
+class _Echo:
+    """A prompt that an answer begins with. first: its first token, which nothing makes likely; starts: where its tokens begin
+    in the text."""
+
+    text: str
+    first: int
+    starts: Sequence[int]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, prompt: Text, ids: Sequence[int]) -> _Echo:
+        """A text is itself, token ids are the text that people read."""
+        stream, text, starts = tokenizer.stream(), "", []
+        for token in ids:
+            text += stream.push(token)
+            starts.append(stream.start)
+        text += stream.finish()
+        if not isinstance(prompt, str):
+            return cls(text, ids[0], starts)
+        added = len(text) - len(prompt) if text.endswith(prompt) else 0  # a space that the vocabulary puts before a text
+        return cls(prompt, ids[0], [max(start - added, 0) for start in starts])
+
+
+@dataclass
+class _Choice:
+    """One answer so far. text, logprobs: what has not been sent; length: characters of all its text; ended: its word for why,
+    and what it took."""
+
+    echo: _Echo | None
+    text: str = ""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    length: int = 0
+    begun: bool = False
+    finish: str | None = None
+    usage: Usage | None = None
+
+    def add(self, news: News) -> None:
+        """Keep what is new, after the echo."""
+        echo = 0 if self.echo is None else len(self.echo.text)
+        if self.echo is not None and not self.begun:
+            self._add(self.echo.text)
+            starts = zip(news.prompt_logprobs, self.echo.starts[1:], strict=False)
+            self.logprobs += [replace(one, start=start) for one, start in starts]
+        self.begun = True
+        self._add(news.text)
+        self.logprobs += [replace(one, start=echo + one.start) for one in news.logprobs]
+        if news.end is not None:
+            self.finish, self.usage = FINISH[news.end.stopped], news.end.usage
+
+    def certain(self) -> list[TokenLogprob]:
+        """The probabilities of tokens that begin in the text so far, or of all once it has ended: they are not kept."""
+        count = len(self.logprobs)
+        if self.finish is None:
+            count = next((at for at, one in enumerate(self.logprobs) if one.start > self.length), count)
+        certain, self.logprobs = self.logprobs[:count], self.logprobs[count:]
+        return certain
+
+    def _add(self, text: str) -> None:
+        self.text += text
+        self.length += len(text)
 
 
 class _Answer:
     """What has come so far, choice by choice."""
 
-    def __init__(self, served: Served, asked: Asked, logprobs: bool) -> None:
+    def __init__(self, served: Served, asked: Asked, logprobs: bool, count: int, echoes: Sequence[_Echo]) -> None:
         self._served = served
         self._asked = asked
         self._logprobs = logprobs
-        self._texts: dict[int, list[str]] = {}
-        self._offsets: dict[int, int] = {}
-        self._probabilities: dict[int, list[Any]] = {}
-        self._finish: dict[int, str] = {}
-        self._usage: dict[int, Usage] = {}
+        self._choices = [_Choice(echoes[at // asked.n] if echoes else None) for at in range(count)]
         self.head: dict[str, Any] = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
@@ -75,64 +141,31 @@ class _Answer:
 
     def add(self, news: News) -> list[dict[str, Any]]:
         """Keep what is new; the chunks of a stream that say it."""
-        at = news.index
-        if news.end is not None:
-            self._finish[at], self._usage[at] = FINISH[news.end.stopped], news.end.usage
+        choice = self._choices[news.index]
+        is_first = not choice.begun
+        choice.add(news)
         if not self._asked.stream:
-            self._texts.setdefault(at, []).append(news.text)
-            self._probabilities.setdefault(at, []).extend(news.logprobs)
             return []
-        if not news.text and not news.logprobs and news.end is None:
+        certain = choice.certain()
+        if not choice.text and not certain and choice.finish is None:
             return []
-        logprobs = None
-        if self._logprobs:
-            offset = self._offsets.get(at, 0)
-            logprobs = text_logprobs(self._served.tokenizer, news.logprobs, offset)
-            self._offsets[at] = offset + sum(map(len, logprobs["tokens"]))
-        return [self._chunk(at, news.text, logprobs)]
+        chunk = self.head | {"choices": [self._choice(news.index, certain, is_first)]}
+        choice.text = ""
+        return [chunk | {"usage": None} if self._asked.include_usage else chunk]
 
     def whole(self) -> dict[str, Any]:
         """The answer that is no stream."""
-        choices = []
-        for at in sorted(self._usage):
-            tokens = self._probabilities.get(at, [])
-            logprobs = text_logprobs(self._served.tokenizer, tokens, 0) if self._logprobs else None
-            choices.append(self._choice(at, "".join(self._texts.get(at, ())), logprobs))
+        choices = [self._choice(at, choice.certain(), is_first=True) for at, choice in enumerate(self._choices)]
         return self.head | {"choices": choices, "usage": self.usage()}
 
     def usage(self) -> dict[str, Any]:
         """Of all choices; a prompt counts once."""
-        used = [self._usage[at] for at in sorted(self._usage)]
+        used = [choice.usage for choice in self._choices if choice.usage is not None]
         return usage_of(used[:: self._asked.n], used)
 
-    def _chunk(self, at: int, text: str, logprobs: Any) -> dict[str, Any]:
-        chunk = self.head | {"choices": [self._choice(at, text, logprobs)]}
-        return chunk | {"usage": None} if self._asked.include_usage else chunk
-
-    def _choice(self, at: int, text: str, logprobs: Any) -> dict[str, Any]:
-        return {"index": at, "text": text, "logprobs": logprobs, "finish_reason": self._finish.get(at)}
-
-
-def _prompts(given: Any) -> list[str | list[int]]:
-    """One or several."""
-    if isinstance(given, str) or (isinstance(given, list) and given and _is_token(given[0])):
-        return [given]
-    if not isinstance(given, list) or not given or not all(isinstance(one, str | list) for one in given):
-        raise ApiError("prompt is neither text, nor token ids, nor a list of texts or of lists of token ids", param="prompt")
-    return given
-
-
-def _is_token(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _ids(prompt: str | list[int], served: Served) -> list[int]:
-    """Control tokens are not looked for in a text."""
-    with blamed("prompt"):
-        if isinstance(prompt, str):
-            ids = served.tokenizer.encode(prompt, parse_special=False)
-        else:
-            ids = tokens("prompt", prompt, served.tokenizer.vocab_size)
-    if not ids:
-        raise ApiError("prompt has no tokens; allowed: at least one", param="prompt")
-    return ids
+    def _choice(self, at: int, logprobs: Sequence[TokenLogprob], is_first: bool) -> dict[str, Any]:
+        choice, told = self._choices[at], None
+        if self._logprobs:
+            first = choice.echo.first if choice.echo is not None and is_first else None
+            told = text_logprobs(self._served.tokenizer, logprobs, choice.length, first)
+        return {"index": at, "text": choice.text, "logprobs": told, "finish_reason": choice.finish}

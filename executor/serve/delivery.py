@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from executor.serve.answers import News
 from executor.serve.endpoint import Events
+from executor.serve.errors import blamed
 from executor.serve.parameters import Asked
 from executor.serve.service import Service
 
@@ -33,9 +34,23 @@ class Answer(Protocol):
 
 
 async def delivered(
+    service: Service,
+    asked: Asked,
+    prompts: Sequence[tuple[Sequence[int], Mapping[str, Any]]],
+    answer: Answer,
+    events: Events,
+    grammar: str | None = None,
+) -> dict[str, Any] | None:
+    """Have the prompts answered, as Service.answers, and streamed if that was asked for; else what the answer is as a whole.
+    grammar: the parameter that says what an answer must be. ApiError 400 for what the request makes impossible, also in the
+    middle of an answer."""
+    with blamed(asked.limit or asked.prompt, grammar=grammar):
+        return await _delivered(service, asked, prompts, answer, events)
+
+
+async def _delivered(
     service: Service, asked: Asked, prompts: Sequence[tuple[Sequence[int], Mapping[str, Any]]], answer: Answer, events: Events
 ) -> dict[str, Any] | None:
-    """Have the prompts answered, as Service.answers, and streamed if that was asked for; else what the answer is as a whole."""
     start = time.monotonic()
     begun = False
     async with service.answers(prompts) as answers:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+from executor.base.errors import GrammarError, SamplingError
 from ptxgen.errors import ArgumentError, PtxGenError
 
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -40,9 +41,14 @@ class ClientGone(Exception):
 
 
 @contextmanager
-def blamed(param: str | None) -> Iterator[None]:
-    """A block whose ArgumentErrors are the fault of this parameter of the request."""
+def blamed(param: str | None, *, grammar: str | None = None) -> Iterator[None]:
+    """A block whose ArgumentErrors are the fault of this parameter of the request; those of a grammar, of `grammar`; those of a
+    sampler, of the setting that they name. All of them are the request's, whenever they come: to ask again does not help."""
     try:
         yield
+    except SamplingError as error:
+        raise ApiError(str(error), param=error.setting) from error
+    except GrammarError as error:
+        raise ApiError(str(error), param=grammar or param) from error
     except ArgumentError as error:
         raise ApiError(str(error), param=param) from error

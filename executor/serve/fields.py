@@ -15,6 +15,9 @@ WITHOUT_EFFECT: Final = (
 )  # fmt: skip
 """Of OpenAI's parameters, those that say who asks, and change no answer."""
 
+CACHE_MARKS: Final = ("prompt_cache_breakpoint", "cache_control")
+"""Keys of messages, parts and tools that say what is worth caching: OpenAI's and Anthropic's. They change no answer."""
+
 
 class Fields:
     """The members of a JSON object; null counts as not given. ApiError names the parameter, its value and what is allowed."""
@@ -97,6 +100,11 @@ class Fields:
                     param=self.path(name),
                     code="unsupported_parameter",
                 )
+
+    def ignore(self, *names: str) -> None:
+        """Parameters that change no answer."""
+        for name in names:
+            self._left.pop(name, None)
 
     def finish(self) -> None:
         """Refuse what is left."""

@@ -51,7 +51,9 @@ class Places:
         if there never are."""
         most = self.limits.places
         if count > most:
-            raise ApiError(f"the request asks for {count} answers at once; allowed: up to {most}", code="too_many_answers")
+            raise ApiError(
+                f"the request asks for {count} answers at once; allowed: up to {most}", param="n", code="too_many_answers"
+            )
         if self.taken + count > most:
             wait = self.wait()
             raise ApiError(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, Final
 
 from executor.base.arguments import described
 from executor.base.errors import shown
 from executor.serve.errors import ApiError
-from executor.serve.fields import Fields
+from executor.serve.fields import CACHE_MARKS, Fields
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 MOST_MESSAGES: Final = 4096
@@ -44,6 +43,7 @@ def _message(given: Any, name: str, template: str) -> dict[str, Any]:
     for key in kept:
         if (text := fields.text(key)) is not None:
             message[key] = text
+    fields.ignore(*CACHE_MARKS)
     fields.only(_NOT_SUPPORTED)
     fields.finish()
     return message
@@ -56,19 +56,22 @@ def _content(fields: Fields, may_be_empty: bool) -> str | None:
         return None
     if isinstance(content, str):
         return content
-    if not isinstance(content, list):
-        raise fields.wrong("content", content, "text, or a list of parts of type text")
-    texts: list[str] = []
-    for at, part in enumerate(content):
-        name = f"content[{at}]"
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind != "text" or not isinstance(part.get("text"), str) or len(part) != 2:
-            what = f"of type {shown(kind)}" if kind is not None and kind != "text" else "no part"
-            raise ApiError(
-                f'{fields.path(name)} is {what}; allowed: {{"type": "text", "text": "..."}}', param=fields.path(name)
-            )
-        texts.append(part["text"])
-    return "".join(texts)
+    if not isinstance(content, list) or not content:
+        raise fields.wrong("content", content, "text, or a list of parts of type text, at least one")
+    return "".join(_part(part, fields.path(f"content[{at}]")) for at, part in enumerate(content))
+
+
+def _part(given: Any, name: str) -> str:
+    part = Fields(given, name)
+    kind = part.required("type", "text")
+    if kind != "text":
+        raise ApiError(f"{name} is of type {shown(kind)}; allowed: text", param=name, code="unsupported_parameter")
+    text = part.required("text", "text")
+    if not isinstance(text, str):
+        raise part.wrong("text", text, "text")
+    part.ignore(*CACHE_MARKS)
+    part.finish()
+    return text
 
 
 def _calls(given: Any, name: str) -> list[dict[str, Any]]:

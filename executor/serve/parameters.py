@@ -22,7 +22,7 @@ MOST_LOGPROBS: Final = 20
 @dataclass(frozen=True)
 class Asked:
     """n: answers to each prompt; seed: of the first, each further one has the next; stream: as events, with the tokens counted
-    in a last one if include_usage."""
+    in a last one if include_usage; prompt, limit: the parameters that say what is answered, and max_tokens if one does."""
 
     sampler: Sampler
     seed: int | None
@@ -32,6 +32,8 @@ class Asked:
     max_tokens: int | None
     stream: bool
     include_usage: bool
+    prompt: str
+    limit: str | None
 
     def options(self, prompt_tokens: int, choice: int, served: Served) -> dict[str, Any]:
         """What Scheduler.submit is given for one answer. ApiError if prompt and answer are longer than the context."""
@@ -39,13 +41,14 @@ class Asked:
         if prompt_tokens > context:
             raise ApiError(
                 f"the prompt has {prompt_tokens} tokens; allowed: up to {context}, the context of this server",
+                param=self.prompt,
                 code="context_length_exceeded",
             )
         if self.max_tokens is not None and self.max_tokens > room:
             raise ApiError(
                 f"the prompt has {prompt_tokens} tokens and the answer may have {self.max_tokens}; allowed: together up to "
                 f"{context + 1}, so {room} for the answer",
-                param="max_tokens",
+                param=self.limit or self.prompt,
                 code="context_length_exceeded",
             )
         return {
@@ -57,13 +60,16 @@ class Asked:
         }
 
 
-def common(fields: Fields, served: Served, most_tokens: tuple[str, ...], default_tokens: int | None) -> Asked:
-    """Take what both kinds of completions have. most_tokens: the names of the most tokens of an answer, of which one may be
-    given; default_tokens: None where an answer may be as long as the context."""
+def common(
+    fields: Fields, served: Served, prompt: str, most_tokens: Mapping[str, int], default_tokens: int | None
+) -> Asked:  # fmt: skip
+    """Take what both kinds of completions have. prompt: the parameter that is answered; most_tokens: those that say how many
+    tokens an answer may have, of which one may be given, and the least that each may be; default_tokens: None where an answer
+    may be as long as the context."""
     require_model(fields, served)
     stream = fields.flag("stream")
     include_usage = _stream_options(fields, stream)
-    limits = {name: limit for name in most_tokens if (limit := fields.whole(name, None, 1)) is not None}
+    limits = {name: limit for name, least in most_tokens.items() if (limit := fields.whole(name, None, least)) is not None}
     if len(set(limits.values())) > 1:
         raise ApiError(f"{' and '.join(limits)} differ; give one of them", param=next(iter(limits)))
     asked = Asked(
@@ -75,6 +81,8 @@ def common(fields: Fields, served: Served, most_tokens: tuple[str, ...], default
         max_tokens=next(iter(limits.values()), default_tokens),
         stream=stream,
         include_usage=include_usage,
+        prompt=prompt,
+        limit=next(iter(limits), None),
     )
     return asked
 
@@ -92,7 +100,7 @@ def _sampler(fields: Fields, served: Served) -> Sampler:
     """OpenAI's settings, and those that other servers have beside them."""
     settings: dict[str, Any] = {
         "temperature": fields.number("temperature", 1.0, 0, 2),
-        "top_p": fields.number("top_p", 1.0),
+        "top_p": fields.number("top_p", 1.0, 0, 1),
         "presence_penalty": fields.number("presence_penalty", 0.0, -2, 2),
         "frequency_penalty": fields.number("frequency_penalty", 0.0, -2, 2),
         "top_k": fields.whole("top_k", 0, 0),
@@ -101,8 +109,12 @@ def _sampler(fields: Fields, served: Served) -> Sampler:
         "repetition_penalty": fields.number("repetition_penalty", 1.0),
         "logit_bias": _biases(fields, served.tokenizer.vocab_size),
     }
-    with blamed(None):
-        return Sampler(**settings)
+    if settings["top_p"] == 0:  # the likeliest token, as temperature 0
+        settings |= {"top_p": 1.0, "temperature": 0.0}
+    for name, value in settings.items():  # each alone, so that an error has its name
+        with blamed(name):
+            Sampler(**{name: value})
+    return Sampler(**settings)
 
 
 def _biases(fields: Fields, vocab: int) -> Mapping[int, float]:

@@ -94,7 +94,7 @@ class Service:
     @asynccontextmanager
     async def answers(self, prompts: Sequence[tuple[Sequence[int], Mapping[str, Any]]]) -> AsyncIterator[Answers]:
         """Submit prompts, each with options of Scheduler.submit; in the block their answers come. What has not ended with the
-        block is cancelled. ApiError for what can never run."""
+        block is cancelled. Raises what the scheduler says of what can never run."""
         if self._cut_off:
             raise ApiError(STOPPED, status=503, code="unavailable")
         answers = Answers(len(prompts))
@@ -103,10 +103,7 @@ class Service:
             for receiver, (prompt, options) in zip(answers.receivers, prompts, strict=True):
                 self._waiting.add(receiver)
                 self.worker.submit(receiver, prompt, options)
-            try:
-                await answers.accepted()
-            except Exception as error:
-                raise api_error(error) from error
+            await answers.accepted()
             yield answers
             self.places.answered(time.monotonic() - start)
         finally:
@@ -115,8 +112,9 @@ class Service:
                 if receiver.end is None:
                     self.worker.cancel(receiver)
 
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """f32[len(texts), hidden]. ApiError for a text that is too long or has no tokens."""
+    async def embed(self, texts: Sequence[str | Sequence[int]]) -> NDArray[np.float32]:
+        """f32[len(texts), hidden] of texts or of token ids. Raises what the model says of one that is too long or has no
+        tokens."""
         loop = asyncio.get_running_loop()
         found: asyncio.Future[NDArray[np.float32] | Exception] = loop.create_future()
 
@@ -131,13 +129,13 @@ class Service:
         self.worker.embed(texts, done, lambda: not found.done())
         result = await found
         if isinstance(result, Exception):
-            raise api_error(result) from result
+            raise result
         return result
 
     def finished(self, end: End) -> End:
-        """The end of an answer. ApiError for one that has failed, or was ended by the server."""
+        """The end of an answer. Raises what made it fail, ApiError where the server ended it."""
         if end.error is not None:
-            raise api_error(end.error) from end.error
+            raise end.error
         if end.stopped == "cancelled":
             raise ApiError(self.trouble or "the answer was cancelled", status=503, code="unavailable")
         return end

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from executor.base.arguments import described
 from executor.serve.errors import ApiError
-from executor.serve.fields import Fields
+from executor.serve.fields import CACHE_MARKS, Fields
 
 MOST_TOOLS: Final = 128
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -107,6 +107,7 @@ def _tool(given: Any, name: str) -> Tool:
     fields = Fields(given, name)
     fields.choice("type", "function", ("function",))
     function = Fields(fields.required("function", "an object with name, description and parameters"), f"{name}.function")
+    fields.ignore(*CACHE_MARKS)
     fields.finish()
     called = function.required("name", "up to 64 letters, digits, _ and -")
     if not isinstance(called, str) or not _NAME.fullmatch(called):
@@ -114,6 +115,7 @@ def _tool(given: Any, name: str) -> Tool:
     description = function.text("description")
     parameters = function.take("parameters")
     strict = function.flag("strict")
+    function.ignore(*CACHE_MARKS)
     function.finish()
     if parameters is not None and not isinstance(parameters, Mapping):
         raise function.wrong("parameters", parameters, "a JSON schema of an object")

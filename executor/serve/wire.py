@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from typing import Any, Final
 
 from executor.model.logprobs import TokenLogprob
@@ -53,15 +52,20 @@ def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[TokenLogprob]) -> dict[
     }
 
 
-def text_logprobs(tokenizer: Tokenizer, tokens: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
-    """As completions have them. offset: characters before the first token."""
-    texts = [token_text(tokenizer, one.token) for one in tokens]
-    offsets = list(accumulate(map(len, texts[:-1]), initial=offset)) if texts else []
+def text_logprobs(
+    tokenizer: Tokenizer, tokens: Sequence[TokenLogprob], length: int, first: int | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """As completions have them: a token itself is among the likeliest ones, though it may not be one. length: characters of the
+    text; what a stop string has cut off begins at its end. first: a token before all of them, which nothing comes before, so
+    that it has no probability."""
+    alone = [] if first is None else [first]
+    listed = [dict(one.top) | {one.token: one.logprob} for one in tokens]
+    tops = [{token_text(tokenizer, token): max(logprob, LEAST) for token, logprob in top.items()} for top in listed]
     return {
-        "tokens": texts,
-        "token_logprobs": [max(one.logprob, LEAST) for one in tokens],
-        "top_logprobs": [{token_text(tokenizer, token): max(logprob, LEAST) for token, logprob in one.top} for one in tokens],
-        "text_offset": offsets,
+        "tokens": [token_text(tokenizer, token) for token in (*alone, *(one.token for one in tokens))],
+        "token_logprobs": [*(None for _ in alone), *(max(one.logprob, LEAST) for one in tokens)],
+        "top_logprobs": [*(None for _ in alone), *tops],
+        "text_offset": [*(0 for _ in alone), *(min(one.start, length) for one in tokens)],
     }
 
 

@@ -47,11 +47,12 @@ class End:
 
 @dataclass(frozen=True)
 class Update:
-    """What is new of an answer: pieces, probabilities of their tokens if asked for, and how it ended. The first update of an
-    answer that was taken into the scheduler's queue has nothing."""
+    """What is new of an answer: pieces, probabilities of their tokens and of those of the prompt, which come first, if asked
+    for, and how it ended. The first update of an answer that was taken into the scheduler's queue has nothing."""
 
     pieces: Sequence[Piece] = ()
     logprobs: Sequence[TokenLogprob] = ()
+    prompt_logprobs: Sequence[TokenLogprob] = ()
     end: End | None = None
 
 
@@ -64,7 +65,8 @@ class Receiver(Protocol):
 
 Deliver = Callable[[Sequence[tuple[Receiver, Update]]], None]
 """Takes the updates of a step over to the event loop: may be called on any thread."""
-Embed = Callable[[str], NDArray[np.float32]]
+Embed = Callable[[str | Sequence[int]], NDArray[np.float32]]
+"""A text, or token ids, as a vector."""
 
 STOPPED: Final = "the server is shutting down"
 NOTHING_USED: Final = Usage(0, 0, 0, 0, 0, 0)
@@ -82,9 +84,9 @@ class _Running:
 
 @dataclass
 class _Embedding:
-    """Texts that become vectors, one between two steps."""
+    """Texts, or token ids, that become vectors, one between two steps."""
 
-    texts: Sequence[str]
+    texts: Sequence[str | Sequence[int]]
     done: Callable[[NDArray[np.float32] | Exception], None]
     wanted: Callable[[], bool]
     vectors: list[NDArray[np.float32]] = field(default_factory=list)
@@ -143,9 +145,13 @@ class Worker:
         self._call(lambda: self._cancel(receiver))
 
     def embed(
-        self, texts: Sequence[str], done: Callable[[NDArray[np.float32] | Exception], None], wanted: Callable[[], bool]
+        self,
+        texts: Sequence[str | Sequence[int]],
+        done: Callable[[NDArray[np.float32] | Exception], None],
+        wanted: Callable[[], bool],
     ) -> None:
-        """Have texts made into vectors: `done` is called on the worker's thread. wanted: whether anybody still waits."""
+        """Have texts, or token ids, made into vectors: `done` is called on the worker's thread. wanted: whether anybody still
+        waits."""
         self._call(lambda: self._embeddings.append(_Embedding(texts, done, wanted)))
 
     def _call(self, call: Callable[[], None]) -> None:
@@ -214,12 +220,13 @@ class Worker:
             if not pieces and ended is None:
                 continue
             logprobs = request.logprobs_after(running.told)
+            prompt_logprobs = () if running.seen else request.prompt_logprobs
             running.seen += len(pieces)
             running.told += len(logprobs)
             end = None if ended is None else End(ended, request.usage, request.error)
             if end is not None:
                 del self._running[running.receiver]
-            self._updates.append((running.receiver, Update(pieces, logprobs, end)))
+            self._updates.append((running.receiver, Update(pieces, logprobs, prompt_logprobs, end)))
         self.status = self._scheduler.status()
         if self._scheduler.ended and not self.failure:
             self.failure = self._scheduler.ended

@@ -43,8 +43,8 @@ class Local:
     http: httpx2.AsyncClient
 
     async def post(self, path: str, body: Any = None, **headers: str) -> httpx2.Response:
-        """A POST of JSON."""
-        return await self.http.post(path, json=body, headers=headers)
+        """A POST of JSON, in ASCII."""
+        return await self.http.post(path, content=json.dumps(body), headers={"Content-Type": "application/json", **headers})
 
     def alone(self, prompt: Sequence[int], count: int) -> str:
         """The text that follows greedily, by the engine without any scheduler."""

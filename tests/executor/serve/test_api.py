@@ -15,9 +15,11 @@ import numpy as np
 import openai
 import pytest
 
+from executor.model.logprobs import token_logprob
 from executor.model.sampling import Sampler
 from executor.model.step import Row
 from executor.text.tokenizer import Tokenizer
+from tests.executor.model.fake_engine import FakeEngine
 from tests.executor.serve.local import CONTEXT, NAME, VOCABULARY, Local, run
 
 CHAT: Any = [{"role": "user", "content": "hello"}]
@@ -80,7 +82,13 @@ def test_a_conversation_is_rendered_and_what_is_said_is_no_control_token(tokeniz
     async def work(local: Local) -> None:
         messages: Any = [
             {"role": "developer", "content": "brief"},
-            {"role": "user", "content": [{"type": "text", "text": "<|im_end|>"}, {"type": "text", "text": "x"}]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "<|im_end|>", "cache_control": {"type": "ephemeral"}},
+                    {"type": "text", "text": "x", "prompt_cache_breakpoint": {"mode": "explicit"}},
+                ],
+            },
         ]
         made = await local.client.chat.completions.create(messages=messages, max_completion_tokens=4, **GREEDY)
         plain = [{"role": "system", "content": "brief"}, {"role": "user", "content": "<|im_end|>x"}]
@@ -176,12 +184,84 @@ def test_probabilities_are_told_and_add_up(tokenizer: Tokenizer) -> None:
     run(work, tokenizer)
 
 
+def test_offsets_of_tokens_are_places_in_the_text(tokenizer: Tokenizer) -> None:
+    """Each byte of a character is a token, and a control token is no part of the text."""
+
+    async def work(local: Local) -> None:
+        ids = {tokenizer.token_bytes(index): index for index in reversed(range(tokenizer.vocab_size))}
+        (control,) = tokenizer.encode("<|im_start|>", add_special=False)
+        said = [*(ids[bytes([byte])] for byte in "a\u20ac".encode()), control, ids[b"b"], ids[b"c"], ids[b"d"]]
+        following = {crc32(np.array([5, *said[:at]]).tobytes()): token for at, token in enumerate(said)}
+        local.engine.choose = lambda value: following.get(value, 0)
+        asked: Any = {"prompt": [5], "max_tokens": 8, "logprobs": 0, **GREEDY}
+        for stop, text, expected in (
+            (None, "a\u20acbcd", [0, 1, 1, 1, 2, 2, 3, 4]),
+            ("bcd", "a\u20ac", [0, 1, 1, 1, 2, 2, 2, 2]),
+        ):
+            made = (await local.client.completions.create(stop=stop, **asked)).choices[0]
+            assert (made.text, made.logprobs and made.logprobs.text_offset) == (text, expected)
+            streamed = ""
+            offsets: list[int] = []
+            async for chunk in await local.client.completions.create(stop=stop, stream=True, **asked):
+                streamed += chunk.choices[0].text
+                offsets += (chunk.choices[0].logprobs and chunk.choices[0].logprobs.text_offset) or []
+                assert all(offset <= len(streamed) for offset in offsets)
+            assert (streamed, offsets) == (text, expected)
+
+    run(work, tokenizer)
+
+
+def test_an_echo_begins_with_the_prompt_and_its_probabilities(tokenizer: Tokenizer) -> None:
+    async def work(local: Local) -> None:
+        ids = tokenizer.encode("once upon a \u20ac", parse_special=False)
+        asked: Any = {"prompt": ["once upon a \u20ac", "x"], "echo": True, "logprobs": 2, **GREEDY}
+        plain = await local.client.completions.create(prompt=ids, max_tokens=3, **GREEDY)
+        for count in (0, 3):
+            made = await local.client.completions.create(max_tokens=count, **asked)
+            choice = made.choices[0]
+            assert choice.text == "once upon a \u20ac" + plain.choices[0].text * bool(count)
+            assert (choice.finish_reason, made.usage and made.usage.completion_tokens) == ("length", 2 * count)
+            same = await local.client.completions.create(**asked | {"prompt": ids, "max_tokens": count})
+            assert (same.choices[0].text, same.choices[0].logprobs) == (choice.text, choice.logprobs)
+            told = choice.logprobs
+            assert told is not None
+            assert told.tokens is not None
+            assert told.token_logprobs is not None
+            assert told.text_offset is not None
+            assert told.top_logprobs is not None
+            assert (told.token_logprobs[0], told.top_logprobs[0]) == (None, None)
+            assert len(told.tokens) == len(told.token_logprobs) == len(told.text_offset) == len(ids) + count
+            for at in range(1, len(ids)):  # as likely as the engine says after those before it, whatever steps they were in
+                local.engine.set_table(0, range(16))
+                local.engine.memory[:16] = 0
+                scores = local.engine.step([Row(0, token, place, True) for place, token in enumerate(ids[:at])])
+                assert told.token_logprobs[at] == token_logprob(scores.logits(at - 1), ids[at], 0).logprob
+            spans = list(zip(told.text_offset, [*told.text_offset[1:], len(choice.text)], strict=True))
+            words = [choice.text[start:end] for start, end in spans[: len(ids)]]
+            assert words == [
+                tokenizer.decode([token]) if "\ufffd" not in tokenizer.decode([token]) else words[at]
+                for at, token in enumerate(ids)
+            ]
+            text, parts = "", 0
+            async for chunk in await local.client.completions.create(max_tokens=count, stream=True, **asked):
+                if chunk.choices[0].index == 0:
+                    text += chunk.choices[0].text
+                    parts += len((chunk.choices[0].logprobs and chunk.choices[0].logprobs.tokens) or [])
+            assert (text, parts) == (choice.text, len(told.tokens))
+        silent = await local.client.completions.create(prompt="once", max_tokens=0, model=NAME)
+        assert (silent.choices[0].text, silent.choices[0].finish_reason, silent.choices[0].logprobs) == ("", "length", None)
+
+    run(work, tokenizer)
+
+
 @pytest.mark.parametrize(
     ("given", "sampler"),
     [
         ({"temperature": 0.7, "top_p": 0.9, "seed": 5}, Sampler(0.7, top_p=0.9, seed=5)),
         ({"seed": -3, "presence_penalty": 1.5}, Sampler(1.0, seed=2**64 - 3, presence_penalty=1.5)),
         ({"temperature": 0, "frequency_penalty": 2}, Sampler(0.0, frequency_penalty=2)),
+        ({"temperature": 1.5, "top_p": 0}, Sampler(0.0)),
+        ({"temperature": 1.5, "top_p": 0, "frequency_penalty": 2}, Sampler(0.0, frequency_penalty=2)),
         ({"temperature": 0, "logit_bias": {"44": 100, "45": -100}}, Sampler(0.0, logit_bias={44: 100, 45: -math.inf})),
         ({"temperature": 1, "seed": 1, "extra_body": {"top_k": 4, "min_p": 0.1}}, Sampler(1.0, top_k=4, min_p=0.1, seed=1)),
         (
@@ -238,6 +318,10 @@ def test_texts_become_vectors_in_both_encodings(tokenizer: Tokenizer) -> None:
     async def work(local: Local) -> None:
         made = await local.client.embeddings.create(model=NAME, input=["a", "the"])  # the client asks for base64
         assert [one.embedding for one in made.data] == [[1.0] * 4, [3.0] * 4]
+        ids = await local.client.embeddings.create(model=NAME, input=[[5, 6], [7]])
+        assert [one.embedding for one in ids.data] == [[2.0] * 4, [1.0] * 4]
+        one = await local.client.embeddings.create(model=NAME, input=[5, 6, 7])
+        assert ([one.data[0].embedding], one.usage.prompt_tokens) == ([[3.0] * 4], 3)
         plain = await local.client.embeddings.create(model=NAME, input="the", encoding_format="float")
         assert plain.data[0].embedding == [3.0] * 4
         assert made.usage.prompt_tokens == len(tokenizer.encode("a")) + len(tokenizer.encode("the"))
@@ -281,6 +365,20 @@ def test_the_model_is_listed(tokenizer: Tokenizer) -> None:
     run(work, tokenizer)
 
 
+def test_a_path_with_a_slash_at_its_end_is_the_one_without(tokenizer: Tokenizer) -> None:
+    async def work(local: Local) -> None:
+        for path in ("/health", "/metrics", "/v1/models", f"/v1/models/{NAME}"):
+            plain, slashed = await local.http.get(path), await local.http.get(path + "/")
+            assert (slashed.status_code, slashed.headers["content-type"]) == (200, plain.headers["content-type"])
+            assert path == "/metrics" or slashed.content == plain.content
+        body = {"prompt": [5], "max_tokens": 2, "temperature": 0}
+        plain, slashed = await local.post("/v1/completions", body), await local.post("/v1/completions/", body)
+        assert slashed.json()["choices"] == plain.json()["choices"]
+        assert (await local.http.get("/nothing/")).status_code == 404
+
+    run(work, tokenizer)
+
+
 def test_what_is_counted_adds_up(tokenizer: Tokenizer) -> None:
     async def work(local: Local) -> None:
         made = [await local.client.completions.create(prompt=[5, at], max_tokens=3, n=2, **GREEDY) for at in range(4)]
@@ -299,23 +397,46 @@ def test_what_is_counted_adds_up(tokenizer: Tokenizer) -> None:
 
 REFUSED: list[tuple[str, Any, str, str | None]] = [
     ("completions", {}, "prompt is missing; allowed: text, token ids", "prompt"),
-    ("completions", {"prompt": 5}, "prompt is neither text", "prompt"),
-    ("completions", {"prompt": []}, "prompt is neither text", "prompt"),
+    ("completions", {"prompt": 5}, "prompt is 5; allowed: text, token ids", "prompt"),
+    ("completions", {"prompt": []}, "prompt is a list of 0; allowed: text, token ids", "prompt"),
+    ("completions", {"prompt": ["a", 5]}, r"prompt\[1\] is 5; allowed for prompt: text, token ids", "prompt"),
+    ("completions", {"prompt": [[5], "a"]}, r"prompt\[1\] is 'a'; allowed for prompt", "prompt"),
+    ("completions", {"prompt": [[5], []]}, r"prompt\[1\] has no tokens", "prompt"),
+    ("completions", {"prompt": "\ud800"}, "the text is not Unicode", "prompt"),
     ("completions", {"prompt": [5, "a"]}, "token 1 of prompt is 'a'", "prompt"),
     ("completions", {"prompt": [VOCABULARY]}, f"the vocabulary has ids 0 to {VOCABULARY - 1}", "prompt"),
     ("completions", {"prompt": "a", "max_token": 5}, "there is no parameter max_token; allowed: .*max_tokens", "max_token"),
-    ("completions", {"prompt": "a", "max_tokens": 0}, "max_tokens is 0; allowed: a whole number of at least 1", "max_tokens"),
+    ("completions", {"prompt": "a", "max_tokens": -1}, "max_tokens is -1; allowed: a whole number of at least 0", "max_tokens"),
     ("completions", {"prompt": "a", "max_tokens": CONTEXT + 1}, "the prompt has 2 tokens and the answer may", "max_tokens"),
-    ("completions", {"prompt": [5] * (CONTEXT + 1)}, f"the prompt has 257 tokens; allowed: up to {CONTEXT}", None),
+    ("completions", {"prompt": [5] * (CONTEXT + 1)}, f"the prompt has 257 tokens; allowed: up to {CONTEXT}", "prompt"),
     ("completions", {"prompt": "a", "temperature": 3}, "temperature is 3; allowed: a finite number from 0 to 2", "temperature"),
     ("completions", {"prompt": "a", "temperature": True}, "temperature is True", "temperature"),
-    ("completions", {"prompt": "a", "top_p": 0}, "top_p is 0.*; allowed: above 0", None),
+    ("completions", {"prompt": "a", "top_p": -0.1}, "top_p is -0.1; allowed: a finite number from 0 to 1", "top_p"),
+    ("completions", {"prompt": "a", "top_p": 1.1}, "top_p is 1.1; allowed: a finite number from 0 to 1", "top_p"),
+    ("completions", {"prompt": "a", "typical_p": 0}, "typical_p is 0.0; allowed: above 0", "typical_p"),
+    (
+        "completions",
+        {"prompt": "a", "repetition_penalty": 0},
+        "repetition_penalty is 0.0; allowed: above 0",
+        "repetition_penalty",
+    ),
+    ("completions", {"prompt": "a", "min_p": 2}, "min_p is 2; allowed: a finite number from 0 to 1", "min_p"),
+    ("completions", {"prompt": "a", "top_k": -1}, "top_k is -1; allowed", "top_k"),
+    (
+        "completions",
+        {"prompt": "a", "presence_penalty": 2.1},
+        "presence_penalty is 2.1; allowed: .* -2 to 2",
+        "presence_penalty",
+    ),
+    ("completions", {"prompt": "a", "frequency_penalty": -3}, "frequency_penalty is -3; allowed", "frequency_penalty"),
+    ("completions", {"prompt": "a", "seed": 1.5}, "seed is 1.5; allowed", "seed"),
+    ("completions", {"prompt": "a", "n": 129}, "n is 129; allowed: a whole number from 1 to 128", "n"),
     ("completions", {"prompt": "a", "n": 0}, "n is 0; allowed", "n"),
     ("completions", {"prompt": ["a"] * 100, "n": 2}, "100 prompts with n 2 are too many; allowed: up to 128 answers", "n"),
-    ("completions", {"prompt": "a", "n": 30}, "the request asks for 30 answers at once; allowed: up to 20", None),
+    ("completions", {"prompt": "a", "n": 30}, "the request asks for 30 answers at once; allowed: up to 20", "n"),
     ("completions", {"prompt": "a", "stop": ""}, "stop is ''; allowed: text of at least one character", "stop"),
     ("completions", {"prompt": "a", "stop": ["x"] * 17}, "stop is a list; allowed", "stop"),
-    ("completions", {"prompt": "a", "echo": True}, "echo is not supported: the prompt is not repeated", "echo"),
+    ("completions", {"prompt": "a", "echo": 1}, "echo is 1; allowed: true or false", "echo"),
     ("completions", {"prompt": "a", "best_of": 4}, "best_of is not supported", "best_of"),
     ("completions", {"prompt": "a", "suffix": "b"}, "suffix is not supported", "suffix"),
     ("completions", {"prompt": "a", "logprobs": 21}, "logprobs is 21; allowed: a whole number from 0 to 20", "logprobs"),
@@ -341,13 +462,40 @@ REFUSED: list[tuple[str, Any, str, str | None]] = [
         "is of type image_url; allowed",
         "messages[0].content[0]",
     ),
+    (
+        "chat/completions",
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "color": "red"}]}]},
+        r"there is no parameter messages\[0\]\.content\[0\]\.color; allowed: type, text",
+        "messages[0].content[0].color",
+    ),
+    ("chat/completions", {"messages": [{"role": "user", "content": []}]}, "allowed: text, or a list", "messages[0].content"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "\ud800"}]}, "the text is not Unicode", "messages"),
+    ("chat/completions", {"messages": [{"role": "user", "content": "a " * 400}]}, "allowed: up to 256", "messages"),
+    ("chat/completions", {"messages": CHAT, "max_tokens": 0}, "max_tokens is 0; allowed: .* at least 1", "max_tokens"),
+    ("chat/completions", {"messages": CHAT, "top_logprobs": 21, "logprobs": True}, "from 0 to 20", "top_logprobs"),
+    ("chat/completions", {"messages": CHAT, "max_completion_tokens": 999}, "the answer may have 999", "max_completion_tokens"),
     ("chat/completions", {"messages": [{"role": "user", "content": "a", "x": 1}]}, "there is no parameter", "messages[0].x"),
-    ("chat/completions", {"messages": CHAT, "max_tokens": 1, "max_completion_tokens": 2}, "differ; give one", None),
+    (
+        "chat/completions",
+        {"messages": CHAT, "max_tokens": 1, "max_completion_tokens": 2},
+        "differ; give one",
+        "max_completion_tokens",
+    ),
     ("chat/completions", {"messages": CHAT, "top_logprobs": 2}, "top_logprobs goes with logprobs: true", "top_logprobs"),
-    ("chat/completions", {"messages": CHAT, "reasoning_effort": "low"}, "reasoning_effort is not supported", None),
+    (
+        "chat/completions",
+        {"messages": CHAT, "reasoning_effort": "low"},
+        "reasoning_effort is not supported",
+        "reasoning_effort",
+    ),
     ("chat/completions", {"messages": CHAT, "store": True}, "store is not supported: nothing is stored", "store"),
     ("chat/completions", {"messages": CHAT, "functions": [{}]}, "functions is not supported: it is deprecated", "functions"),
-    ("chat/completions", {"messages": CHAT, "response_format": {"type": "xml"}}, "type is 'xml'; allowed: text", None),
+    (
+        "chat/completions",
+        {"messages": CHAT, "response_format": {"type": "xml"}},
+        "type is 'xml'; allowed: text",
+        "response_format.type",
+    ),
     (
         "chat/completions",
         {"messages": CHAT, "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "objekt"}}}},
@@ -355,11 +503,19 @@ REFUSED: list[tuple[str, Any, str, str | None]] = [
         "response_format",
     ),
     ("chat/completions", {"messages": CHAT, "tool_choice": "required"}, "there are no tools to choose from", "tool_choice"),
-    ("embeddings", {"input": [[1, 2]]}, "input is a list of 1; allowed: text", "input"),
+    ("embeddings", {"input": [[1, VOCABULARY]]}, "the vocabulary has ids 0 to", "input"),
+    ("embeddings", {"input": [1, 2.5]}, "token 1 of input.* is 2.5", "input"),
+    ("embeddings", {"input": [True]}, r"input\[0\] is True; allowed for input: text, token ids", "input"),
+    ("embeddings", {"input": [[]]}, r"input\[0\] has no tokens", "input"),
     ("embeddings", {"input": "a", "dimensions": 2}, "dimensions is not supported", "dimensions"),
     ("embeddings", {"input": []}, "input is a list of 0; allowed: text", "input"),
     ("embeddings", {"input": ["a", "a " * 400]}, r"input\[1\] has \d+ tokens; allowed: 1 to 256", "input"),
-    ("embeddings", {"input": "a", "encoding_format": "hex"}, "encoding_format is 'hex'; allowed: float, base64", None),
+    (
+        "embeddings",
+        {"input": "a", "encoding_format": "hex"},
+        "encoding_format is 'hex'; allowed: float, base64",
+        "encoding_format",
+    ),
 ]
 
 
@@ -372,9 +528,68 @@ def test_what_cannot_be_is_said_in_openais_shape_and_changes_nothing(tokenizer: 
             assert re.search(said, error["message"]), error
             assert set(error) == {"message", "type", "param", "code"}
             assert error["type"] == "invalid_request_error"
-            assert param is None or error["param"] == param, error
+            assert error["param"] == param, error
         assert local.engine.steps == []
         assert local.service.places.taken == 0
+
+    run(work, tokenizer)
+
+
+def of_schema(schema: Any) -> dict[str, Any]:
+    return {"messages": CHAT, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+
+
+def of_tool(parameters: Any) -> dict[str, Any]:
+    tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}
+    return {"messages": CHAT, "tools": [tool], "tool_choice": "required"}
+
+
+HOSTILE: list[tuple[Any, str]] = [
+    (False, "no value conforms"),
+    ({"type": "string", "minLength": 5, "maxLength": 3}, "minLength \\(5\\) is greater than maxLength"),
+    ({"enum": []}, "Unsatisfiable"),
+    ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "incompatible types"),
+    ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "leads back to itself"),
+    ({"type": "string", "pattern": "("}, "unclosed group"),
+    ({"type": "array", "uniqueItems": True}, "cannot be held to uniqueItems"),
+]
+NOTHING_LEFT: dict[str, Any] = {"logit_bias": {str(token): -100 for token in range(VOCABULARY)}}
+
+
+def test_what_no_answer_can_follow_is_the_requests_fault(tokenizer: Tokenizer) -> None:
+    (quote,) = tokenizer.encode('"', add_special=False)
+    no_quotes = {str(index): -100 for index in range(VOCABULARY) if tokenizer.token_bytes(index).startswith(b'"')}
+    cases = [("chat/completions", of_schema(schema), said, "response_format") for schema, said in HOSTILE]
+    cases += [("chat/completions", of_tool(schema), said, "tools") for schema, said in HOSTILE[1:]]
+    cases += [("completions", {"prompt": [5], **NOTHING_LEFT}, "logit_bias leaves no token to choose", "logit_bias")]
+    cases += [("chat/completions", {"messages": CHAT, **NOTHING_LEFT}, "logit_bias leaves no token", "logit_bias")]
+    cases += [("chat/completions", of_schema({"const": "a"}) | {"logit_bias": no_quotes}, "leaves no token", "logit_bias")]
+    assert str(quote) in no_quotes
+
+    async def work(local: Local) -> None:
+        for path, body, said, param in cases:
+            response = await local.post(f"/v1/{path}", body)
+            error = response.json()["error"]
+            assert (response.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param), error
+            assert re.search(said, error["message"]), error
+        assert (await local.post("/v1/completions", {"prompt": [5], "max_tokens": 1})).status_code == 200
+
+    run(work, tokenizer, engine=FakeEngine(vocab=VOCABULARY, context=512, pages=512, page_len=4, rows=64))
+
+
+@pytest.mark.slow
+def test_a_fault_of_the_request_in_the_middle_of_a_stream_is_not_the_servers(tokenizer: Tokenizer) -> None:
+    parts = [{"type": "boolean"}, {"type": "string", "pattern": "^((a{100}){100}){100}$"}]
+    late = of_schema({"type": "array", "prefixItems": parts, "minItems": 2})
+
+    async def work(local: Local) -> None:
+        local.engine.before_step = lambda rows: time.sleep(0.01)
+        response = await local.post("/v1/chat/completions", late | {"stream": True})
+        *events, last = [json.loads(event[6:]) for event in response.text.split("\n\n") if event.startswith("data: {")]
+        assert (response.status_code, events[0]["choices"][0]["delta"]["role"]) == (200, "assistant")
+        assert (last["error"]["type"], last["error"]["param"]) == ("invalid_request_error", "response_format")
+        assert "the grammar cannot be followed" in last["error"]["message"]
+        assert (await local.post("/v1/chat/completions", late)).status_code == 400
 
     run(work, tokenizer)
 
