@@ -30,7 +30,7 @@ def whole(name: str, value: Any, low: int | None = None, high: int | None = None
 
 def number(name: str, value: Any, low: float | None = None, high: float | None = None) -> float:
     """A finite number from `low` to `high`; bools are none."""
-    finite = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    finite = isinstance(value, Real) and not isinstance(value, bool) and _is_finite(value)
     if not finite or (low is not None and value < low) or (high is not None and value > high):
         raise ArgumentError(f"{name} is {described(value)}; allowed: a finite number{_range(low, high)}")
     return float(value)
@@ -131,6 +131,13 @@ def described(value: Any) -> str:
     if isinstance(value, str | bytes):
         return quoted(value)
     return str(value) if value is None or isinstance(value, Real) else f"a {type(value).__name__}"
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer above the largest float
+        return False
 
 
 def _is_whole(value: Any) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from executor.base.arguments import described
 from executor.base.errors import shown
 from executor.model.sampling import MAX_SEED, Sampler
 from executor.serve.errors import ApiError, blamed
@@ -46,7 +47,7 @@ class Asked:
             )
         if self.max_tokens is not None and self.max_tokens > room:
             raise ApiError(
-                f"the prompt has {prompt_tokens} tokens and the answer may have {self.max_tokens}; allowed: together up to "
+                f"the prompt has {prompt_tokens} tokens and the answer may have {described(self.max_tokens)}; allowed: together up to "
                 f"{context + 1}, so {room} for the answer",
                 param=self.limit or self.prompt,
                 code="context_length_exceeded",

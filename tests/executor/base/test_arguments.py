@@ -22,7 +22,7 @@ def test_a_whole_number() -> None:
 
 def test_a_finite_number() -> None:
     assert number("x", np.float32(0.5), 0, 1) == 0.5
-    for value in (float("nan"), float("inf"), True, "1", None, 1.5, 1j):
+    for value in (float("nan"), float("inf"), True, "1", None, 1.5, 1j, 10**400):
         with pytest.raises(ArgumentError, match=r"x is .*; allowed: a finite number from 0 to 1"):
             number("x", value, 0, 1)
 
