@@ -89,7 +89,9 @@ def _without_slash(app: ASGIApp) -> ASGIApp:
     """A path that ends in a slash is the one without: a redirect would lose the body of some clients."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        await app(scope | {"path": scope["path"].rstrip("/") or "/"} if scope["type"] == "http" else scope, receive, send)
+        if scope["type"] == "http":
+            scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
+        await app(scope, receive, send)
 
     return answer
 

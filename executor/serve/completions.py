@@ -22,6 +22,8 @@ from executor.serve.wire import FINISH, text_logprobs, usage_of
 from executor.text.tokenizer import Tokenizer
 
 DEFAULT_TOKENS: Final = 16
+_UNSUPPORTED: Final = {"suffix": (("",), "no model that is served fills gaps")}
+_UNRANKED: Final = "best_of is not supported beyond n: answers are not ranked; ask for n"
 _ALLOWED: Final = f"text, token ids, or a list of up to {MOST_CHOICES} texts or lists of token ids"
 
 
@@ -32,12 +34,9 @@ async def complete(service: Service, body: Any, events: Events) -> dict[str, Any
     given = fields.required("prompt", _ALLOWED)
     logprobs = fields.whole("logprobs", None, 0, MOST_LOGPROBS)
     echo = fields.flag("echo")
-    fields.only(
-        {
-            "best_of": ((1, asked.n), "answers are not ranked; ask for n"),
-            "suffix": (("",), "no model that is served fills gaps"),
-        }
-    )
+    if fields.whole("best_of", asked.n, 1) not in (1, asked.n):
+        raise ApiError(_UNRANKED, param="best_of", code="unsupported_parameter")
+    fields.only(_UNSUPPORTED)
     fields.finish()
     prompts = texts_of("prompt", given, MOST_CHOICES, _ALLOWED)
     if len(prompts) * asked.n > MOST_CHOICES:

@@ -47,8 +47,8 @@ class Asked:
             )
         if self.max_tokens is not None and self.max_tokens > room:
             raise ApiError(
-                f"the prompt has {prompt_tokens} tokens and the answer may have {described(self.max_tokens)}; allowed: together up to "
-                f"{context + 1}, so {room} for the answer",
+                f"the prompt has {prompt_tokens} tokens and the answer may have {described(self.max_tokens)}; allowed: "
+                f"together up to {context + 1}, so {room} for the answer",
                 param=self.limit or self.prompt,
                 code="context_length_exceeded",
             )

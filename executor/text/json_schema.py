@@ -29,11 +29,11 @@ Neutral = Callable[[Any, Mapping[str, Any]], bool]
 
 
 def _is_true(value: Any, _: Mapping[str, Any]) -> bool:
-    return value is True or value == {}
+    return value is True or bool(value == {})
 
 
 def _is_empty(value: Any, _: Mapping[str, Any]) -> bool:
-    return value == {}
+    return bool(value == {})
 
 
 def _without(*names: str) -> Neutral:
@@ -172,7 +172,7 @@ def _require_end(root: Any, schemas: Mapping[str, dict[str, Any]]) -> None:
     ending: set[int] = set()
     for _ in range(STEPS):
         before = len(ending)
-        for schema in reversed(schemas.values()):
+        for schema in reversed(list(schemas.values())):
             if id(schema) not in ending and _ends(schema, root, ending):
                 ending.add(id(schema))
         if len(ending) == before:

@@ -183,6 +183,21 @@ def test_probabilities_of_an_answer_are_those_of_its_logits(model: LanguageModel
     assert model.generate(PROMPT, max_tokens=2, logprobs=0).logprobs[0].top == ()
 
 
+@pytest.mark.slow
+def test_a_scheduler_tells_the_probabilities_of_a_prompt(model: LanguageModel) -> None:
+    ids = [5 + at * 7 % 90 for at in range(50)]  # more than the rows that are scored in one step
+    rows = model.logits(ids).astype(np.float64)
+    exact = rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
+    with model.scheduler(slots=2, context=64) as scheduler:
+        told = scheduler.submit(ids, max_tokens=0, prompt_logprobs=1)
+        beside = scheduler.submit(PROMPT, max_tokens=5, stop_tokens=())
+        scheduler.run()
+    np.testing.assert_allclose([one.logprob for one in told.prompt_logprobs], exact[np.arange(49), ids[1:]], atol=1e-4)
+    assert [one.top[0][0] for one in told.prompt_logprobs] == exact[:49].argmax(axis=1).tolist()
+    assert (told.tokens, told.stopped) == ([], "length")
+    assert beside.tokens == model.generate(PROMPT, max_tokens=5, stop_tokens=()).tokens
+
+
 def test_a_scheduler_tells_the_same_probabilities(model: LanguageModel) -> None:
     made = model.generate(PROMPT, max_tokens=5, stop_tokens=(), logprobs=2)
     with model.scheduler(slots=2, context=64) as scheduler:
@@ -193,6 +208,7 @@ def test_a_scheduler_tells_the_same_probabilities(model: LanguageModel) -> None:
     assert plain.tokens == list(completion.tokens) == made.tokens
     assert plain.logprobs == []
     for one, other in zip(completion.logprobs, made.logprobs, strict=True):
+        assert one.start == other.start
         assert (one.token, [id for id, _ in one.top]) == (other.token, [id for id, _ in other.top])
         assert abs(one.logprob - other.logprob) < 1e-4
     with pytest.raises(ArgumentError, match="logprobs is -1"), model.scheduler(slots=1, context=64) as scheduler:

@@ -59,7 +59,8 @@ def test_vectors_have_length_one_and_equal_texts_are_equal(model: LanguageModel)
     assert model.embed([]).shape == (0, 64)
     ids = model.tokenizer.encode("one text")
     assert model.embed(ids).tobytes() == model.embed(np.array(ids)).tobytes() == found[0].tobytes()
-    assert model.embed([ids, "another"]).tobytes() == found[:2].tobytes()
+    mixed: list[Any] = [ids, "another"]
+    assert model.embed(mixed).tobytes() == found[:2].tobytes()
 
 
 @pytest.mark.parametrize(("number", "pooling"), [(1, "mean"), (3, "last"), (0, "mean")])
@@ -72,7 +73,7 @@ def test_what_cannot_be_is_refused_and_costs_nothing_else(model: LanguageModel, 
     with pytest.raises(ArgumentError, match="pooling is 'max'; allowed: mean, last"):
         model.embed("x", pooling="max")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"the prompt is 5\.0; allowed: one row of token ids"):
-        model.embed([5.0])  # type: ignore[list-item]
+        model.embed([5.0])  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="the context holds 64"):
         model.embed("word " * 100)
     with LanguageModel.load(made(tmp_path / "c.gguf", **{"llama.pooling_type": 2}), device) as other:

@@ -59,7 +59,7 @@ async def running(
     limits: Limits | None = None,
     keys: Sequence[str] = (),
     engine: FakeEngine | None = None,
-    embed: Callable[[str], Any] | None = None,
+    embed: Callable[[Any], Any] | None = None,
     host: str = "127.0.0.1",
 ) -> AsyncIterator[Local]:
     """An application over an engine, until the block ends."""
