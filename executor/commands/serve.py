@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -29,6 +29,9 @@ from ptxgen.extras import install
 
 if TYPE_CHECKING:
     from executor.serve.service import Served
+
+SERVER: Final = ("prometheus_client", "starlette", "uvicorn")
+"""What the server imports of the extra `serve`."""
 
 
 class NoServer(PtxGenError):
@@ -145,11 +148,17 @@ def serve_command(
 
 
 def _require_server() -> None:
+    missing = [name for name in SERVER if not _is_installed(name)]
+    if missing:
+        raise NoServer(f"ptxrun serve needs {', '.join(missing)}, not installed here; {install('serve')}")
+
+
+def _is_installed(module: str) -> bool:
     try:
-        for name in ("prometheus_client", "starlette", "uvicorn"):
-            import_module(name)
-    except ImportError as error:
-        raise NoServer(f"ptxrun serve needs {error.name}, which is not installed; {install('serve')}") from error
+        import_module(module)
+    except ImportError:
+        return False
+    return True
 
 
 def _served(running: ModelSession, name: str, path: Path, context: int) -> Served:

@@ -287,8 +287,13 @@ def test_help_has_an_example_and_bad_words_are_refused(model: Path, tmp_path: Pa
 
 
 def test_without_the_extra_the_command_says_what_to_install(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "starlette", None)
-    assert 'serve needs starlette, which is not installed; pip install "prometheus-client' in refused("ptxrun", "serve", model)
+    for missing in (("starlette",), ("prometheus_client", "starlette", "uvicorn")):
+        for name in missing:
+            monkeypatch.setitem(sys.modules, name, None)
+        said = " ".join(refused("ptxrun", "serve", model).split())
+        assert f'serve needs {", ".join(missing)}, not installed here; pip install "prometheus-client' in said
+        assert '"starlette>=' in said
+        assert '"uvicorn>=' in said
 
 
 def test_the_command_is_there_without_importing_the_server() -> None:
