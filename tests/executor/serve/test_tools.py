@@ -263,6 +263,19 @@ def test_a_marker_that_no_text_has_is_seen_in_the_tokens(tmp_path: Path) -> None
         (found,) = choice.message.tool_calls
         assert found.type == "function"
         assert (found.function.name, json.loads(found.function.arguments)) == ("f", {"x": 1})
+        for stop, text in (("[TOOL_CALLS]", "so "), ("o [TOOL_CALLS][{", "s"), ('"x"', "so")):
+            ended = await local.client.chat.completions.create(
+                model=NAME,
+                messages=CHAT,
+                tools=[function()],
+                temperature=0,
+                stop=stop,  # type: ignore[list-item]
+            )
+            (choice,) = ended.choices
+            assert choice.finish_reason == "stop"
+            assert choice.message.tool_calls is None
+            assert (choice.message.content or "").strip().startswith(text.strip())
+            assert ("[TOOL_CALLS]" in (choice.message.content or "")) == (stop == '"x"')
 
     run(work, tokenizer, engine=roomy())
 
