@@ -77,8 +77,9 @@ class Format(ABC):
     (g * depth + t) * columns + j for t < depth, because GGML packs values that are `columns` apart into the same byte. A lane
     that takes columns side by side (the `width` of its reader) reads as many bytes of codes in one load.
 
-    A format that can be decoded to packed 8-bit codes says how many columns of a group make a fragment (`packed_width`), the
-    work of one lane, and defines `load_packed` and `unpack`.
+    A format that can be decoded to packed 8-bit codes says how many columns make a fragment (`packed_width`), the work of one
+    lane, and how many values of each column are in it (`packed_depth`), and defines `load_packed` and `unpack`. These count
+    groups of `packed_depth` values a column, `packed_groups` in a block.
 
     A format whose weights are scales times integers that f16 holds exactly says how many neighbouring values of a window of
     256 a lane of a quad takes (`half_run`), and defines `load_halves` and `unpack_halves`. With a run of 64 lane t has the 64
@@ -102,6 +103,9 @@ class Format(ABC):
     """What of the start of a block its reader takes by `LaneAddress.header`."""
     packed_width: ClassVar[int] = 0
     """Columns of a fragment; 0 for a format without packed codes."""
+    shared_bytes: ClassVar[int] = 1
+    """So many neighbouring fragments have their codes in the same bytes: a fragment has `depth` / `shared_bytes` values of a
+    column."""
     scale_values: ClassVar[int] = 32
     """Consecutive values that have one scale, of a format with packed codes: 16 or 32."""
     minimum: ClassVar[LargestMinimum | None] = None
@@ -170,12 +174,22 @@ class Format(ABC):
     @property
     def fragments(self) -> int:
         """Fragments of a block."""
-        return self.groups * self.columns // self.packed_width
+        return self.packed_groups * self.columns // self.packed_width
+
+    @property
+    def packed_depth(self) -> int:
+        """Values of a column in a fragment."""
+        return self.depth // self.shared_bytes
+
+    @property
+    def packed_groups(self) -> int:
+        """Groups of so many values a column in a block."""
+        return self.groups * self.shared_bytes
 
     @property
     def fragment_values(self) -> int:
         """Values of a fragment."""
-        return self.depth * self.packed_width
+        return self.packed_depth * self.packed_width
 
     @property
     def align(self) -> int:

@@ -19,6 +19,9 @@ Bytes = GlobalArray | SharedPart
 NIBBLES = 0x0F0F0F0F
 HIGH_NIBBLES = 0xF0F0F0F0
 
+ACROSS = 8
+"""Bytes of a piece of `load_across`."""
+
 # A whole line of the L2 cache at a time: a warp's steps want all of it.
 PREFETCH = "L2::128B"
 
@@ -104,25 +107,20 @@ def even_words(k: KernelBuilder, raw: Sequence[Value]) -> tuple[Value, list[Valu
     return k.select(odd == 0, words[0], half), ordered
 
 
-def load_across(k: KernelBuilder, start: Bytes, size: int) -> tuple[Value, ...]:
-    """The two aligned pieces of `size` (4, 8 or 16) bytes that the `size` bytes from `start` on lie in, as u32: two loads where
-    words and halves would take more. `start` is a multiple of `size` past its base, which is a multiple of 2. Under `size`
-    bytes before these, and up to `size` behind, must be readable. `cut_out` gives those that were wanted."""
-    pieces = replace(start, base=start.base & (2**start.base.type.bits - size))
-    if size == 4:
-        return tuple(fetch(k, pieces[offset], U32, prefetch=PREFETCH) for offset in (0, 4))
-    return tuple(word for offset in (0, size) for word in fetch_words(k, pieces[offset], size // 4, prefetch=PREFETCH))
+def load_across(k: KernelBuilder, start: Bytes, nbytes: int) -> tuple[Value, ...]:
+    """The aligned pieces of ACROSS bytes that the `nbytes` bytes (a multiple of ACROSS) from `start` on lie in, as u32: fewer
+    loads than of words and halves. `start` is a multiple of ACROSS past its base, which is a multiple of 2. Under ACROSS bytes
+    before these, and up to ACROSS behind, must be readable. `cut_out` gives those that were wanted."""
+    pieces = replace(start, base=start.base & (2**start.base.type.bits - ACROSS))
+    places = range(0, nbytes + ACROSS, ACROSS)
+    return tuple(word for at in places for word in fetch_words(k, pieces[at], ACROSS // 4, prefetch=PREFETCH))
 
 
-def cut_out(k: KernelBuilder, raw: Sequence[Value], behind: Value) -> list[Value]:
-    """The half of the words of `load_across` that begins `behind` bytes (even) after the first."""
-    words = list(raw)
-    count = len(raw) // 4
-    while count:
-        far = (behind & (4 * count)) != 0
-        words = [k.select(far, b, a) for a, b in zip(words[:-count], words[count:], strict=True)]
-        count //= 2
-    return shifted_down(k, words, (behind & 2) << 3)
+def cut_out(k: KernelBuilder, raw: Sequence[Value], behind: Value, bits: Value | int) -> list[Value]:
+    """The words of `load_across` that begin `behind` bytes (even, below ACROSS) and `bits` (below 16) after the first."""
+    far = (behind & 4) != 0
+    words = [k.select(far, after, word) for word, after in pairwise(raw)]
+    return shifted_down(k, words, ((behind & 2) << 3) + bits)
 
 
 def shifted_down(k: KernelBuilder, words: Sequence[Value], bits: Value) -> list[Value]:

@@ -22,7 +22,7 @@ from ptxgen.formats.half_weights import (
     lower_bytes,
     signed_integers,
 )
-from ptxgen.formats.packed import PREFETCH, Run, cut_out, fetch, load_across, low_half, shifted_down
+from ptxgen.formats.packed import ACROSS, PREFETCH, Run, cut_out, fetch, load_across, low_half, shifted_down
 from ptxgen.types import F16X2, S8, U16, U32
 
 _NIBBLES, _PAIRS, _SCALES, _D = 0, 128, 192, 208  # byte offsets in the block
@@ -35,6 +35,9 @@ _HIGHEST, _MIDDLE, _SIGNS = 0xC0C0C0C0, 0x3C3C3C3C, 0x80808080
 
 # lop3's table of (a & b) ^ c.
 _AND_XOR = 0x6A
+
+# Words that `load_across` loads of the nibbles that a fragment has its own in.
+_NIBBLE_WORDS = (64 + ACROSS) // 4
 
 
 # Of two halves that are to become 1024 + code.
@@ -56,7 +59,8 @@ class Q6K(Format):
     depth = 4
     widths = (1, 2, 4)
     scales = (ScaleField(_D, 0.00073, signed=True),)
-    packed_width = 8
+    packed_width = 32
+    shared_bytes = 2
     scale_values = 16
     half_run = 64
     half_low = True
@@ -81,32 +85,41 @@ class Q6K(Format):
         return decode
 
     def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
-        """Three runs of codes, the lane's four scales, d, and how far the block is behind a multiple of a run's bytes. A run is
-        as far behind one, and ends at least 16 bytes before the block does."""
-        size = self.packed_width
-        nibbles, pairs = place.at(_NIBBLES, group, 64), place.at(_PAIRS, group, 32)
-        scales = place.block.at(_SCALES).at(place.column // 16).at(group * 8)
+        """The nibbles and pairs of half a block, which two fragments share, in pieces that end 8 bytes before the block does at
+        the latest; the fragment's scales, two by two; d; how far the block is behind a multiple of a piece's bytes."""
+        half = group >> 1
+        nibbles, pairs = place.at(_NIBBLES, half, 64), place.at(_PAIRS, half, 32)
+        scales = place.block.at(_SCALES).at(group * 4)
         return (
-            *(word for run in (nibbles, nibbles.at(32), pairs) for word in load_across(k, run, size)),
-            *(fetch(k, scales[2 * t], S8) for t in range(4)),
+            *load_across(k, nibbles, 64),
+            *load_across(k, pairs, 32),
+            *(fetch(k, scales[i], U16) for i in (0, 2)),
             fetch(k, place.block[_D], U16),
-            k.u32(place.block.base) & (size - 2),
+            k.u32(place.block.base) & (ACROSS - 2),
         )
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
-        *words, first, second, third, fourth, d, behind = raw
-        share = len(words) // 3
-        *nibbles, pairs = (cut_out(k, words[start : start + share], behind) for start in range(0, len(words), share))
-        scales, quarter = (first, second, third, fourth), low_half(k, d) * 0.25
-        runs = []
-        for t in range(4):
-            # Bytes of four times the code, so that its bias is the sign bit. The scale makes the four good.
-            codes = [
-                k.lop3(move_bit(pair, 2 * t, 6), _HIGHEST, merge(k, move_bit(nibble, t // 2 * 4, 2), _MIDDLE, _SIGNS), _AND_XOR)
-                for nibble, pair in zip(nibbles[t % 2], pairs, strict=True)
-            ]
-            runs.append(Run(32 * t, codes, True, k.f32(scales[t]) * quarter))
-        return runs
+        """In the runs of Q6_K_ALIGNED, so that sums of products have its bits."""
+        *words, two_scales, two_more, d, behind = raw
+        upper = (group & 1) * 4  # the fragment's bits in bytes that it shares
+        nibbles = cut_out(k, words[:_NIBBLE_WORDS], behind, upper)
+        pairs = cut_out(k, words[_NIBBLE_WORDS:], behind, upper)
+        quarter = low_half(k, d) * 0.25
+        scales = centred(k, k.prmt(two_scales, two_more, 0x5410, result=U32) ^ _SIGNS, 4, 128)
+
+        # Bytes of four times the code, so that its bias is the sign bit. The scale makes the four good.
+        def code(nibble: Value, top: Value) -> Value:
+            return k.lop3(top, _HIGHEST, merge(k, nibble << 2, _MIDDLE, _SIGNS), _AND_XOR)
+
+        return [
+            Run(
+                16 * number,
+                [code(nibbles[4 * number + i], pairs[number % 2 * 4 + i] << (6, 4)[number // 2]) for i in range(4)],
+                True,
+                scales[number] * quarter,
+            )
+            for number in range(4)
+        ]
 
     def half_lane(self, k: KernelBuilder, number: Value) -> tuple[Value, ...]:
         """The number, and how many bits the lane's nibbles and pairs stand high in their bytes."""

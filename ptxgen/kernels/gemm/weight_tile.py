@@ -75,7 +75,7 @@ class WeightTile:
         sharing = format.columns // format.packed_width
         self._part: Value = place // sharing if sharing > 1 else place
         self._column: Index = place % sharing * format.packed_width if sharing > 1 else 0
-        self._first_value = self._part * (format.depth * format.columns) + self._column
+        self._first_value = self._part * (format.packed_depth * format.columns) + self._column
         self._rows = [
             k.arg.w.at(k.min(first + (row + at if at else row), rows - 1), 0)
             for at in range(0, TILE_ROWS, WARP_SIZE // of_row)
@@ -113,8 +113,8 @@ class WeightTile:
         if format.block <= STEP:
             return 0
         steps = format.block // STEP
-        start = step % steps * (format.groups // steps)
-        return start + self._part if format.groups > steps else start
+        start = step % steps * (format.packed_groups // steps)
+        return start + self._part if format.packed_groups > steps else start
 
     def _place(self, row: GlobalArray, step: Index) -> LaneAddress:
         format, last = self.format, self._length // self.format.block - 1

@@ -75,8 +75,9 @@ class DigitGemvType(GemvType):
 
     @property
     def runs(self) -> int:
-        """The most runs of a fragment that are added: one for each row of its depth, with or without a minimum."""
-        return self.format.depth * (2 if self.format.has_minimum else 1)
+        """The most runs of a fragment that are added, with or without a minimum: those of neighbours with one scale."""
+        a_row = -(-self.format.packed_width // self.format.scale_values)
+        return self.format.packed_depth * a_row * (2 if self.format.has_minimum else 1)
 
     def batched(self, m: int) -> tuple[KernelType, ...]:
         return ()

@@ -72,7 +72,7 @@ class Fragments:
         """The lane's first value in a step."""
         block, fragment = divmod(lane, self.format.fragments)
         group, column = divmod(fragment, self.format.columns // self.format.packed_width)
-        return block * self.format.block + group * self.format.depth * self.format.columns + column * self.format.packed_width
+        return block * self.format.block + group * self.format.packed_depth * self.format.columns + column * self.format.packed_width
 
     def lane(self, k: KernelBuilder) -> FragmentLane:
         """The place of each lane in a step."""
@@ -123,7 +123,7 @@ class FragmentLane:
     def first_value(self) -> Index:
         """The lane's first value in a step."""
         format = self.fragments.format
-        return self.block * format.block + self.group * (format.depth * format.columns) + self.column
+        return self.block * format.block + self.group * (format.packed_depth * format.columns) + self.column
 
     @property
     def takes_rest(self) -> Value:

@@ -49,7 +49,7 @@ class PackedDecode(KernelType):
         group, column = k.tid.x // per_group, k.tid.x % per_group * format.packed_width
         block = advance(k.arg.w.at(0, 0), k.ctaid.x, format.block_bytes)
         runs = format.unpack(k, format.load_packed(k, LaneAddress(block, advance(block, column, 1), column), group), group)
-        y = advance(advance(k.arg.y, k.ctaid.x, format.block), group, format.columns * format.depth)
+        y = advance(advance(k.arg.y, k.ctaid.x, format.block), group, format.columns * format.packed_depth)
         y = advance(y, column, 1)
         for run in runs:
             for i, word in enumerate(run.words):

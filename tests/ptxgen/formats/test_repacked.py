@@ -103,15 +103,16 @@ def test_products_on_halves_have_the_bits_that_they_have_of_the_native_format(fo
 Q8_0, ALIGNED = FORMATS["Q8_0"], REPACKED["Q8_0_ALIGNED"]
 
 
+@every_repacked
 @pytest.mark.parametrize("digits", [1, 2, 3])
 @pytest.mark.parametrize("k", [256, 512, 768, 1536, 3584, 4096])
-def test_products_of_aligned_q8_0_have_the_bits_of_q8_0(k: int, digits: int) -> None:
+def test_products_of_repacked_blocks_have_the_bits_of_those_of_files(k: int, digits: int, format: RepackedFormat) -> None:
     """One row of activations and several; k of shares of a warp, of whole steps, and with a partial one."""
     for kernel in (
-        HwDp4aGemv(Q8_0, k=k, n=5, digits=digits, num_warps=1, rows_per_warp=2),
-        BatchedHwDp4aGemv(Q8_0, k=k, n=3, m=2, digits=digits, num_warps=1),
+        HwDp4aGemv(format.native, k=k, n=5, digits=digits, num_warps=1, rows_per_warp=2),
+        BatchedHwDp4aGemv(format.native, k=k, n=3, m=2, digits=digits, num_warps=1),
     ):
-        expected, result = result_of(kernel, ALIGNED, k + digits)
+        expected, result = result_of(kernel, format, k + digits)
         assert np.array_equal(result, expected), kernel
 
 
