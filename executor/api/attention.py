@@ -66,7 +66,7 @@ class AttentionRunner:
         with self.session.result(*shape, out=out) as made, self.session.launches(layer) as launch:
             cache = s.cache.layer(layer)
             append(launch, cache, k=key, v=value, position=s.token.position)
-            attend(launch, cache, q=query, out=made.view(0, query.shape), length=s.token.length)
+            attend(launch, cache, q=query, out=made.view(0, query.shape), length=s.token.length, split=s.split)
             if recording is None:
                 s.begin(position, layer)
         if recording is None:

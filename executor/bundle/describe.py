@@ -27,7 +27,7 @@ from executor.memory.kv_cache import KvCache
 from executor.memory.weights import Weights, load_weights
 from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig, expected_tensors
-from executor.model.token_launches import TokenLaunches, rope_cosines
+from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
 from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.kernels.quantize.outlier_flag import OutlierFlag
 from ptxgen.target import Target
@@ -63,7 +63,10 @@ def describe(
     cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, TracedInt(context, "context"))
     table = GpuBuffer.from_numpy(device, rope_cosines(source, config, context), name="rope table")
     flagged = sites(config.layers) if accurate else ()
-    token = TokenLaunches.build(config, weights, cache, Workspace(device), table, profile, flagged=flagged, fused=False)
+    alone = token_attention(config, profile, target)
+    token = TokenLaunches.build(
+        config, weights, cache, Workspace(device), table, profile, attention=alone, flagged=flagged, fused=False
+    )
     calls = tuple(token.calls)
     owners = {weight.buffer.allocation: ("tensor", name) for name, weight in weights.items()}
     buffers = _used(calls, owners)

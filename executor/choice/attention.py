@@ -4,6 +4,7 @@ the one token of `generate` does. Measures nothing (benchmarks/paged_attention.p
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from executor.choice.choice import GpuProfile
 from ptxgen.errors import ArgumentError
@@ -11,6 +12,7 @@ from ptxgen.kernels.attention.flash_attention import FlashAttention
 from ptxgen.kernels.attention.grouped_attention import LEAST, SHORT, GroupedAttention, splits_for
 from ptxgen.kernels.attention.paged_attention import PagedAttention, Suited, suited
 from ptxgen.kernels.attention.paged_attention_merged import LEAST_SM, PagedAttentionMerged
+from ptxgen.kernels.attention.rotating_attention import RotatingAttention
 from ptxgen.target import Target
 
 
@@ -87,9 +89,9 @@ def _in_tiles(
 
 @dataclass(frozen=True)
 class TokenAttentionChoice:
-    """How the one token of `generate` attends to the cache of its sequence, and why. splits, least, short: of
-    grouped_attention; splits is 0 for incremental_attention. rotating: grouped_attention rotates and keeps what it attends to
-    by itself, if there is a kernel for the heads."""
+    """How the one token of `generate` attends to the cache of its sequence: by grouped_attention on every device, since bits
+    depend on `splits`, `least` and `short`. rotating: the same launch rotates and keeps what it attends to, with the same bits,
+    if there is a kernel for the heads. reason: why it does or not."""
 
     splits: int
     least: int
@@ -97,28 +99,31 @@ class TokenAttentionChoice:
     reason: str
     rotating: bool = False
 
-    @property
-    def kernel(self) -> str:
-        """The kernel's name, without what it is made with."""
-        return "grouped_attention" if self.splits else "incremental_attention"
+    kernel: ClassVar[str] = "grouped_attention"
+    """The kernel's name, without what it is made with."""
 
     def __str__(self) -> str:
-        splits = f", splits={self.splits} beyond {self.short} positions" if self.splits else ""
+        splits = f", splits={self.splits} beyond {self.short} positions"
         return f"{self.kernel}{splits}{', with rotation and store' if self.rotating else ''} ({self.reason})"
 
     def facts(self) -> dict[str, object]:
         """Ready for JSON."""
-        return {"kernel": self.kernel, "splits": self.splits or None, "rotating": self.rotating, "reason": self.reason}
+        return {"kernel": self.kernel, "splits": self.splits, "rotating": self.rotating, "reason": self.reason}
 
 
 def choose_token_attention(
     profile: GpuProfile, target: Target, *, heads: int, kv_heads: int, head_dim: int
 ) -> TokenAttentionChoice:  # fmt: skip
     """What a profile says for a model's heads on a target."""
-    if not profile.merged_attention:
-        return TokenAttentionChoice(0, LEAST, SHORT, "the profile's merged_attention is off: a block a head")
-    if target.sm < LEAST_SM:
-        return TokenAttentionChoice(0, LEAST, SHORT, f"grouped_attention needs sm_{LEAST_SM}, this is {target}")
+    apart = attention_of_one(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+    if not profile.rotating_attention:
+        return replace(apart, reason="the profile's rotating_attention is off")
+    if target.sm < RotatingAttention.least_sm:
+        return replace(apart, reason=f"rotating_attention needs sm_{RotatingAttention.least_sm}, this is {target}")
+    return replace(apart, reason="the profile's rotating_attention is on", rotating=True)
+
+
+def attention_of_one(*, heads: int, kv_heads: int, head_dim: int) -> TokenAttentionChoice:
+    """That of layers that are run one by one, after a launch that rotates."""
     blocks = GroupedAttention(True, heads, kv_heads, head_dim, max_len=1).blocks
-    reason, rotating = "the profile's merged_attention is on", profile.rotating_attention
-    return TokenAttentionChoice(splits_for(kv_heads * blocks), LEAST, SHORT, reason, rotating)
+    return TokenAttentionChoice(splits_for(kv_heads * blocks), LEAST, SHORT, "layers one by one")

@@ -37,11 +37,6 @@ class PositionSplit:
     choice: TokenAttentionChoice
     workspace: Workspace
 
-    @classmethod
-    def of(cls, choice: TokenAttentionChoice, workspace: Workspace) -> PositionSplit | None:
-        """None where they are not."""
-        return cls(choice, workspace) if choice.splits else None
-
     @property
     def shape(self) -> dict[str, int]:
         """What the kernel is made with, beside its cache."""
@@ -74,20 +69,20 @@ class HeadStyle(NamedTuple):
 @dataclass(frozen=True)
 class TokenAttention:
     """That of a token at `position` over the cache of one sequence. position, length: u32[1], length is position + 1;
-    rope_table: f32[max_len, rope_dim / 2, 2]; split: of long sequences, None to give each head a block whatever the length."""
+    rope_table: f32[max_len, rope_dim / 2, 2]; split: of long sequences."""
 
     cache: LayerCache
     position: GpuBuffer
     length: GpuBuffer
     rope_table: GpuBuffer
-    split: PositionSplit | None = None
+    split: PositionSplit
 
     def __call__(
         self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations, /, *, form: Form | None = None
     ) -> None:
         """As Attention of transformer.py; of the length, the token itself is the last. Where one launch does it all, a.q, a.k
         and a.v stay as they are: nobody reads them after it."""
-        if launch.fused and self.split is not None and (style := self.split.style(s, w)) is not None:
+        if launch.fused and (style := self.split.style(s, w)) is not None:
             self._attend_at_once(launch, s, w, a, style, self.split, form)
             return
         self._rotate_and_append(launch, s, w, a)
@@ -198,8 +193,8 @@ def attend(
     q: GpuBuffer,
     out: GpuBuffer,
     length: GpuBuffer,
+    split: PositionSplit,
     form: Form | None = None,
-    split: PositionSplit | None = None,
 ) -> None:
     """`out` is what q attends to among the first `length` positions of the cache; `form` is what it is read as; `split` as in
     TokenAttention.
@@ -212,11 +207,11 @@ def attend(
     arguments = {"out": out, "q": q, "k_cache": cache.keys, "v_cache": cache.values, "length": length}
     digits = {"digits": form} if launch.fused and isinstance(form, int) else {}
     kernel: IncrementalAttention
-    if split is not None:
+    if cache.max_len <= split.choice.short:  # no sequence is long, and of others incremental_attention has the same bits
+        kernel = (IncrementalAttentionDigits if digits else IncrementalAttention)(True, **shape, **digits)
+    else:
         grouped = (GroupedAttentionDigits if digits else GroupedAttention)(True, **shape, **digits, **split.shape)
         kernel, arguments = grouped, arguments | split.buffers(grouped)
-    else:
-        kernel = (IncrementalAttentionDigits if digits else IncrementalAttention)(True, **shape, **digits)
     enqueue_attention(launch, kernel, digits, arguments)
 
 

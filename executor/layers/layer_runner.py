@@ -173,7 +173,7 @@ class LayerRunner:
     ) -> None:
         cache = self.sequence.cache.layer(layer)
         token = self.sequence.token
-        attention = TokenAttention(cache, token.position, token.length, self.sequence.rope_table)
+        attention = TokenAttention(cache, token.position, token.length, self.sequence.rope_table, self.sequence.split)
         transformer_layer(launch, shape, weights, attention, Activations.of(self.session.workspace, shape, hidden=hidden))
 
     def _token_at(

@@ -6,7 +6,9 @@ from __future__ import annotations
 from numpy.typing import ArrayLike
 
 from executor.base.arguments import number, numbers, one_of, whole
+from executor.choice.attention import attention_of_one
 from executor.device.protocol import DeviceMemory
+from executor.layers.attention import PositionSplit
 from executor.layers.position import TokenPosition
 from executor.layers.rope_table import RopeTable
 from executor.layers.shape import ROPE_STYLES, LayerShape, RopeStyle
@@ -51,6 +53,9 @@ class LayerSequence:
         self.cache = KvCache(device, layers, kv_heads, head_dim, max_len)
         try:
             # Not `self`: a dropped sequence would keep its cache until the garbage collector comes.
+            one = attention_of_one(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+            self.split = PositionSplit(one, workspace)
+            """How the positions that a token attends to are dealt out."""
             self._table = RopeTable(self.cache, lambda room: rope_table(room, rotated, base, divisors))
         except BaseException:
             self.cache.free()

@@ -115,9 +115,9 @@ class PreparedModel(ABC):
         return rows_attention(self.config, self.profile, self.device.target, "f32")
 
     @property
-    def token_attention(self) -> TokenAttentionChoice | None:
-        """How the token of a step attends now, and why; None for a bundle, which has a kernel with a block a head."""
-        return None if self.modules.bundle is not None else token_attention(self.config, self.profile, self.device.target)
+    def token_attention(self) -> TokenAttentionChoice:
+        """How the token of a step attends now, and why."""
+        return token_attention(self.config, self.profile, self.device.target)
 
     @property
     def persistent(self) -> PersistentGrid | None:

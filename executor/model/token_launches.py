@@ -67,19 +67,19 @@ class TokenLaunches:
         table: GpuBuffer,
         profile: GpuProfile,
         *,
+        attention: TokenAttentionChoice,
         flagged: Collection[LayerOperation] = (),
         fused: bool = True,
-        attention: TokenAttentionChoice | None = None,
         persistent: PersistentGrid | None = None,
     ) -> TokenLaunches:
         """Choose the kernels and lay the buffers out in the workspace. `table`: of `rope_cosines`; flagged: operations whose
         output has an outlier (see executor.outliers); fused: with kernels that do several operations at once; attention: how
-        the token attends, None for a block a head; persistent: as transformer_layers."""
+        the token attends; persistent: as transformer_layers."""
         shape = config.layer
         place = TokenPosition(workspace)
         position, length = place.position, place.length
         a = Activations.of(workspace, shape)
-        split = PositionSplit.of(attention, workspace) if attention is not None else None
+        split = PositionSplit(attention, workspace)
         token = workspace.buffer("token", (1,), U32)
         logits = workspace.buffer("logits", (config.vocab,))
         own = logits if config.ranks == 1 else workspace.buffer("own logits", own_shape(1, config.vocab, config.ranks))

@@ -28,7 +28,7 @@ from ptxgen.kernels.attention.paged_attention import (
     require_split,
     softmax_part,
 )
-from ptxgen.kernels.attention.paged_attention_merged import HANDED, LEAST_SM
+from ptxgen.kernels.attention.paged_attention_merged import HANDED
 from ptxgen.kernels.quantize.quantize import write_digits
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -39,7 +39,8 @@ SPLITS = 16
 LEAST = 256  # positions: a tile for each warp
 SHORT = 512  # positions
 RESIDENT = 1
-MULTIPROCESSORS = 132  # of a large GPU; not measured
+MULTIPROCESSORS = 132  # of a large GPU, whatever the GPU is: bits depend on it
+MOST_SUMS = 24 << 10  # bytes that the sums of a block's warps may take of shared memory
 
 
 def splits_for(groups: int, resident: int = RESIDENT) -> int:
@@ -75,11 +76,6 @@ class GroupedAttention(IncrementalAttention):
             raise ArgumentError(f"{self.name}: short must be at least least ({self.least}), got {self.short}")
 
     @property
-    def least_sm(self) -> int:
-        """As of paged_attention_merged."""
-        return LEAST_SM
-
-    @property
     def name(self) -> str:
         return f"grouped_attention{'_indirect' if self.indirect else ''}"
 
@@ -100,7 +96,8 @@ class GroupedAttention(IncrementalAttention):
     @property
     def blocks(self) -> int:
         """Blocks that share the heads of a group."""
-        return -(-self.group // GroupTiles.most_heads(self.head_dim, self.warps))
+        room = MOST_SUMS // (F32.bytes * self.warps * self.head_dim)
+        return -(-self.group // min(GroupTiles.most_heads(self.head_dim, self.warps), room))
 
     @property
     def group_tiles(self) -> GroupTiles:
@@ -119,8 +116,13 @@ class GroupedAttention(IncrementalAttention):
             "counters": update(U32, self.kv_heads * self.blocks, zeros=True),
         }
 
+    @property
+    def most_parts(self) -> int:
+        """The most parts that a sequence has: none if all are short."""
+        return min(self.splits, -(-self.max_len // self.least)) if self._is_long(self.max_len) else 0
+
     def launch(self) -> LaunchConfig:
-        blocks = max(self.heads, self.kv_heads * self.blocks * self.splits)
+        blocks = max(self.heads, self.kv_heads * self.blocks * self.most_parts)
         return LaunchConfig(blocks, self.warps * WARP_SIZE, resident=self.resident)
 
     def emit(self, k: KernelBuilder) -> None:

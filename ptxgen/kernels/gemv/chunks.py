@@ -295,7 +295,7 @@ class ChunkLoop:
         k, warp = self.warp.k, self.warp
         blocks = warp.fragments.blocks
         block = start * blocks + warp.lane.block
-        # Without the branch the assembler begins loads so early that rows which go one after the other fill the registers again.
+        # Without the branch the assembler begins loads so early that rows which go one after the other fill registers again.
         everywhere = self._blocks % (self.steps * blocks) == 0 and not self._apart
         for raw, number, first, ahead, of_weights in self._order():
             coming = self._load(block + ahead * blocks, of_weights) if rows is self._last_turn else None

@@ -72,7 +72,11 @@ class Fragments:
         """The lane's first value in a step."""
         block, fragment = divmod(lane, self.format.fragments)
         group, column = divmod(fragment, self.format.columns // self.format.packed_width)
-        return block * self.format.block + group * self.format.packed_depth * self.format.columns + column * self.format.packed_width
+        return (
+            block * self.format.block
+            + group * self.format.packed_depth * self.format.columns
+            + column * self.format.packed_width
+        )
 
     def lane(self, k: KernelBuilder) -> FragmentLane:
         """The place of each lane in a step."""
