@@ -131,12 +131,18 @@ class GpuProfile:
 
     @classmethod
     def for_device(cls, device: Device, own: TuningTable | None = None) -> Self:
-        """What the environment says, and what was measured on this device's GPU. Switches that the environment may leave open
-        are on then if this is a GPU from sm_90 on whose generation has a shipped table. own: instead of the user's table."""
+        """`for_gpu` of this device's GPU."""
+        return cls.for_gpu(GpuModel.of(device), device.target, own)
+
+    @classmethod
+    def for_gpu(cls, gpu: GpuModel, target: Target, own: TuningTable | None = None) -> Self:
+        """What the environment says, and what was measured on a GPU of this model, whose kernels are for `target`. Switches
+        that the environment may leave open are on then if it is one from sm_90 on whose generation has a shipped table. own:
+        instead of the user's table."""
         environment = settings()
-        tables = tuple(table.running_on(device.target) for table in tables_for(GpuModel.of(device), environment, own))
-        faster = device.target.sm >= EARLY_SM and any(table.shipped for table in tables)
-        return cls._said(environment, tables, faster=faster, roomy=device.target.max_shared >= RING_SHARED)
+        tables = tuple(table.running_on(target) for table in tables_for(gpu, environment, own))
+        faster = target.sm >= EARLY_SM and any(table.shipped for table in tables)
+        return cls._said(environment, tables, faster=faster, roomy=target.max_shared >= RING_SHARED)
 
     @classmethod
     def for_modules(cls, modules: Modules) -> Self:

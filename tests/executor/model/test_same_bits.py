@@ -1,0 +1,103 @@
+"""A model has the same bits whatever GPU its profile is for: a token after the other at any depth, and with `batch_invariant`
+several at once, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from executor.choice.choice import GpuProfile
+from executor.device import Device
+from executor.device.gpu import EMULATOR, GpuModel
+from executor.model.engine import Engine
+from executor.model.generation import LanguageModel
+from executor.model.step import Row
+from ptxgen.target import Target
+from tests.synthetic import FORMATS, Q, write_model
+
+CONTEXT, DEEP, TOKENS = 1024, 700, (1, 260, 42)
+GPUS = [
+    GpuModel("NVIDIA H200", "sm_90", 132),
+    GpuModel("NVIDIA H100 80GB HBM3", "sm_90", 132),
+    GpuModel("NVIDIA H20 of a later year", "sm_90", 78),
+    GpuModel("NVIDIA L4", "sm_89", 58),
+]
+"""Two with a table, one that has those of its generation, one without."""
+SHAPE: dict[str, Any] = {"layers": 1, "hidden": 256, "heads": 4, "kv_heads": 2, "ff": 512, "vocab": 272, "context": CONTEXT}
+
+
+def profile_of(gpu: GpuModel, **settings: Any) -> GpuProfile:
+    return replace(GpuProfile.for_gpu(gpu, Target(int(gpu.target[3:]))), **settings)
+
+
+def profiles(**settings: Any) -> Iterator[tuple[str, GpuProfile]]:
+    yield EMULATOR, GpuProfile(**settings)
+    for gpu in GPUS:
+        yield gpu.name, profile_of(gpu, **settings)
+
+
+def q4_k_m(folder: Path) -> Path:
+    """As llama.cpp makes them: Q6_K where it matters most."""
+    types = {"": Q.Q4_K, **dict.fromkeys(("attn_v", "ffn_down", "token_embd"), Q.Q6_K)}
+    return write_model(folder / "m.gguf", "llama", types, **SHAPE)
+
+
+def one_by_one(model: LanguageModel) -> list[bytes]:
+    """The logits after each token, of the last one in the depth."""
+    found = [model.logits(TOKENS)]
+    cache, rng = model.decoder.cache, np.random.default_rng(1)
+    for layer in cache.layers:
+        for rows in (layer.keys, layer.values):
+            rows.upload(rng.standard_normal(rows.shape, np.float32))
+    cache.advance(DEEP)
+    model.decoder.step(TOKENS[-1])
+    return [*map(np.ndarray.tobytes, found), model.decoder.logits().tobytes()]
+
+
+def at_once(model: LanguageModel) -> list[bytes]:
+    """The logits of a prompt's last token, and of eight sequences in one step."""
+    model.decoder.reset()
+    model.decoder.feed([at % 200 for at in range(40)])
+    model.decoder.step(TOKENS[0])
+    found = [model.decoder.logits().tobytes()]
+    engine = Engine(model.decoder, slots=8, context=32)
+    for slot in range(8):
+        engine.set_table(slot, [slot])
+    scores = engine.step([Row(slot, 3 + slot, 0, scored=True) for slot in range(8)])
+    found += [scores.logits(row).tobytes() for row in range(8)]
+    engine.free()
+    return found
+
+
+def require_the_same(path: Path, device: Device, ways: tuple[Any, ...], **settings: Any) -> None:
+    wanted = None
+    for name, profile in profiles(**settings):
+        with LanguageModel.load(path, device, context=CONTEXT, profile=profile) as model:
+            found = [way(model) for way in ways]
+        wanted = wanted or found
+        assert found == wanted, name
+
+
+def test_a_token_has_the_same_bits_on_every_gpu_at_any_depth(tmp_path: Path, device: Device) -> None:
+    require_the_same(q4_k_m(tmp_path), device, (one_by_one,))
+
+
+@pytest.mark.slow
+def test_several_tokens_have_the_same_bits_on_every_gpu_if_the_profile_is_batch_invariant(
+    tmp_path: Path, device: Device
+) -> None:
+    require_the_same(q4_k_m(tmp_path), device, (at_once, one_by_one), batch_invariant=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["accurate", "fast"])
+@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
+def test_every_format_has_the_same_bits_on_every_gpu(kind: Any, precision: str, tmp_path: Path, device: Device) -> None:
+    path = write_model(tmp_path / "m.gguf", "llama", kind, **SHAPE)
+    require_the_same(path, device, (one_by_one, at_once), precision=precision, batch_invariant=True)
+    require_the_same(path, device, (one_by_one,), precision=precision)
