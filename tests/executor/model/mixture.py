@@ -1,8 +1,9 @@
-"""Steps that mix prompts and decoding. Their logits have the same bits on every device: golden/outputs/rows_logits.json has the
-hashes."""
+"""Steps that mix prompts and decoding. With `batch_invariant` their logits have the same bits on every device:
+golden/outputs/rows_logits.json has the hashes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -10,10 +11,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.choice.choice import GpuProfile
 from executor.device.protocol import Device
 from executor.model.generation import LanguageModel
 from executor.model.step import Row
-from tests.executor.model.variants import TOKENS, VARIANTS, with_blocks_of_file
+from tests.executor.model.variants import TOKENS, VARIANTS
 from tests.paths import GOLDEN
 
 RECORDED: Final = GOLDEN / "outputs" / "rows_logits.json"
@@ -36,7 +38,8 @@ known for each format."""
 
 def mixed_logits(path: Path, device: Device, kv_type: str = "f32") -> NDArray[np.float32]:
     """The logits of STEPS, f32[rows, vocab]."""
-    with LanguageModel.load(path, device, profile=with_blocks_of_file(device)) as model:
+    profile = replace(GpuProfile.for_device(device), batch_invariant=True)
+    with LanguageModel.load(path, device, profile=profile) as model:
         engine = model.engine(slots=2, context=64, rows=8, kv_type=kv_type)
         engine.set_table(0, [3, 0])
         engine.set_table(1, [1, 2])

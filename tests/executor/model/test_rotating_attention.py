@@ -126,13 +126,18 @@ def test_heads_that_no_kernel_suits_are_rotated_by_themselves(tmp_path: Path, de
     assert before[0] == "per_head_rmsnorm"
 
 
-def test_the_switch_counts_where_attention_is_merged() -> None:
+def test_a_token_attends_by_as_many_parts_on_every_gpu_and_rotates_from_sm_90_on() -> None:
     chosen = [
         choose_token_attention(profile, Target(sm), heads=32, kv_heads=8, head_dim=128)
-        for profile, sm in ((APART, 90), (ROTATING, 90), (ROTATING, 89), (GpuProfile(rotating_attention=True), 90))
+        for profile, sm in ((APART, 90), (ROTATING, 90), (ROTATING, 89), (ROTATING, 75))
     ]
-    assert [one.rotating for one in chosen] == [False, True, False, False]
-    assert str(chosen[1]).startswith("grouped_attention, splits=16 beyond 32 positions, with rotation and store (the profile")
-    assert [one.facts()["rotating"] for one in chosen[:2]] == [False, True]
+    apart = "grouped_attention, splits=16 beyond 32 positions"
+    assert [str(one) for one in chosen] == [
+        f"{apart} (the profile's rotating_attention is off)",
+        f"{apart}, with rotation and store (the profile's rotating_attention is on)",
+        f"{apart} (rotating_attention needs sm_90, this is sm_89)",
+        f"{apart} (rotating_attention needs sm_90, this is sm_75)",
+    ]
+    assert [one.facts()["rotating"] for one in chosen] == [False, True, False, False]
     with pytest.raises(ArgumentError, match="rotating_attention is 1; allowed: a bool"):
         GpuProfile(rotating_attention=1)  # type: ignore[arg-type]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from executor.choice.choice import GpuProfile
-from executor.device.protocol import Device
 from tests.synthetic import FORMATS, Q, write_model
 
 TOKENS = (1, 500, 7, 7, 311, 42, 9, 260)
@@ -25,11 +23,6 @@ class Variant:
 
     def __str__(self) -> str:
         return self.name
-
-
-def with_blocks_of_file(device: Device) -> GpuProfile:
-    """The profile of a device, but for weights in other blocks, which have other last bits than the emulator's."""
-    return replace(GpuProfile.for_device(device), repack=False)
 
 
 def _variants() -> tuple[Variant, ...]:
