@@ -161,7 +161,7 @@ TUNING: Final = EnvironmentVariable[Path | bool](
 )
 BATCH_INVARIANT: Final = _switch(
     "PTXGEN_BATCH_INVARIANT",
-    "gives a token the same bits whatever other tokens are computed with it",
+    "gives a token the same bits whatever other tokens are computed with it, on every device",
 )
 REPACK: Final = _switch_by_gpu(
     "PTXGEN_REPACK",
@@ -169,11 +169,11 @@ REPACK: Final = _switch_by_gpu(
 )
 MERGED_ATTENTION: Final = _switch_by_gpu(
     "PTXGEN_MERGED_ATTENTION",
-    "has long sequences attended to by many blocks in one launch, and each row of a step in one launch instead of two",
+    "has each row of a step that attends on its own do so in one launch instead of two, from sm_90 on",
 )
 ROTATING_ATTENTION: Final = _switch_by_gpu(
     "PTXGEN_ROTATING_ATTENTION",
-    "has a token's queries and keys rotated, and keys and values kept, by the launch that attends, where attention is merged",
+    "has a token's queries and keys rotated, and keys and values kept, by the launch that attends, from sm_90 on",
 )
 EARLY_LAUNCHES: Final = _switch_by_gpu(
     "PTXGEN_EARLY_LAUNCHES",

@@ -74,11 +74,10 @@ class GpuProfile:
     activations has the same bits whatever others go with it: one kernel does for any number of rows, in its form for several.
     tile_run: so many rows of one sequence in a step, and more, attend in tiles by tensor cores, fewer each on its own; 0: all
     on their own. repack: matrices of a model get the blocks of a format that is simpler to read (`at_load`) when it is loaded,
-    later changes do nothing; last bits of results are then others, but for those of Q8_0. merged_attention: a row on its own
-    attends in one launch, whose last block puts together what the others found: grouped_attention over the cache of a single
-    sequence, paged_attention_merged over pages; else incremental_attention, a block a head, and paged_attention with a second
-    launch. rotating_attention: where the token of a single sequence attends like that, the same launch rotates its queries and
-    keys and keeps keys and values, if there is a kernel for heads of the model's kind (rotating_attention.py): same bits.
+    later changes do nothing: same bits. merged_attention: a row over pages that is on its own attends in one launch, whose last
+    block puts together what the others found, and not in two: same bits. rotating_attention: where the token of a single
+    sequence attends, the same launch rotates its queries and keys and keeps keys and values, if there is a kernel for heads of
+    the model's kind (rotating_attention.py), from sm_90 on: same bits.
     early_launches: the launches of a step start before the one before them has ended, and wait by themselves (programmatic
     dependent launch, `starts_early`): same bits. joined_products: the products of one row with q, k and v, and with gate and
     up, go in one launch where their kernels can be joined: same bits. fused_norms: a row's norm is no launch where the products
