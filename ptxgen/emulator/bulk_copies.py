@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ptxgen.emulator.layout import SLEPT
 from ptxgen.emulator.memory import MemoryOperations
-from ptxgen.emulator.runtime import bulk_copies
+from ptxgen.emulator.runtime import bulk_copies, handovers, mbarriers
 from ptxgen.emulator.runtime.check import access_word, check
 from ptxgen.emulator.runtime.shadow import Access
 from ptxgen.emulator.sanitizer import SPACE_CODES
@@ -23,12 +23,12 @@ class BulkCopyOperations(MemoryOperations):
 
     def make_mbarrier(self, address: Address, count: Value) -> None:
         addresses, mask = self._mbarriers(address, _MADE)
-        self.e.call_runtime(bulk_copies.make_mbarriers, addresses, mask, self._numbers(count))
+        self.e.call_runtime(mbarriers.make_mbarriers, addresses, mask, self._numbers(count))
 
     def arrive_expecting(self, address: Address, bytes: Value) -> Lanes:
         addresses, mask = self._mbarriers(address, _ARRIVED)
         told = addresses, mask, self._numbers(bytes)
-        return Lanes(self, B64, self.e.call_runtime(bulk_copies.arrive_expecting, "%c", "%s", *told, self.line), False)
+        return Lanes(self, B64, self.e.call_runtime(mbarriers.arrive_expecting, "%c", "%s", *told, self.line), False)
 
     def try_wait(self, address: Address, parity: Value) -> Lanes:
         """A warp with lanes for which it is false ends its turn at the next jump backwards, as one that sleeps: whom it waits
@@ -50,7 +50,7 @@ class BulkCopyOperations(MemoryOperations):
         )
         for space in ("shared", "global"):
             self._notice(bulk_copies.UNIT, space)
-        self._notice(bulk_copies.BYTES, "shared")
+        self._notice(handovers.BYTES, "shared")
         copies = self.spread(to), self.spread(start), self._numbers(size), self.spread(told)
         self.e.call_runtime(bulk_copies.queue_bulk_copies, "%c", "%s", self.mask, *copies, self.line)
 
@@ -59,9 +59,9 @@ class BulkCopyOperations(MemoryOperations):
         where, _ = self.host("shared", address)
         addresses, mask = self.spread(where), self.mask
         if self.sanitize:
-            self._notice(bulk_copies.BYTES, "shared")
+            self._notice(handovers.BYTES, "shared")
             space = SPACE_CODES["shared"]
-            mask = self.e.call_runtime(check, "%c", "%s", addresses, mask, bulk_copies.BYTES, space, word, self.line)
+            mask = self.e.call_runtime(check, "%c", "%s", addresses, mask, handovers.BYTES, space, word, self.line)
         return addresses, mask
 
     def _numbers(self, value: Value) -> str:

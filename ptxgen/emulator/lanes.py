@@ -14,7 +14,8 @@ from ptxgen.emulator.layout import Slot, State
 from ptxgen.emulator.products import ProductOperations
 from ptxgen.emulator.program import Step
 from ptxgen.emulator.registers import Frame
-from ptxgen.emulator.runtime.bulk_copies import share_waits
+from ptxgen.emulator.runtime.handovers import share_waits
+from ptxgen.emulator.runtime.proxies import meet
 from ptxgen.emulator.values import Lanes
 from ptxgen.errors import ParseError
 from ptxgen.isa.algebra import Value
@@ -41,6 +42,8 @@ class LaneAlgebra(ProductOperations):
             word, pointer = self.warp_word(State.SYNC_EPOCH if kind == "warp" else State.WAITED)
             after = word + 1 if kind == "warp" else word | Lanes(self, U32, self.mask, True)  # flow.py makes the lanes meet
             self.e.do(f"store {after.llvm_type} {after.name}, ptr {pointer}, align 4")
+        if self.frame.checks_proxies and kind == "warp":
+            self.e.call_runtime(meet, "%c", "%s")
         if self.frame.checks_waits and kind == "warp":
             self.e.call_runtime(share_waits, "%c", "%s", self.mask)
 

@@ -30,7 +30,7 @@ from ptxgen.emulator.runtime.reports import FindingRecord
 from ptxgen.emulator.runtime.schedule import YIELD_COST
 from ptxgen.emulator.sanitizer import (
     NAMES,
-    RACES,
+    PAIRS,
     Allocation,
     Finding,
     FindingKind,
@@ -159,6 +159,7 @@ class Running:
             c[Slot.DATA] = kernel.module.data_address
             c[Slot.EARLY] = launch.early
             c[Slot.CTA_ORDER] = c[Slot.WARP_ORDER] = c[Slot.FAULT_LINE] = c[Slot.TURNS] = 0
+            c[Slot.HASTE] = 0 if seed is None else random.Random(seed).getrandbits(62) | 1
             c[Slot.CTAID_X] = c[Slot.CTAID_Y] = c[Slot.CTAID_Z] = 0
         self._orders = self._shuffle(None if turns else launch.blocks, seed)
         self.run = kernel.run
@@ -226,7 +227,7 @@ class Running:
         space, address = classify(record, context)
         address = address if space else checks.memory.original(address)
         other, against = None, None
-        if kind in RACES:
+        if kind in PAIRS:
             whose = checks.whose(Other.epoch_of(record))
             them = all[whose.launch]
             device = None if them is self else them.device

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+LANES_BYTES = 128
+"""Of an i32 a lane."""
+
 
 class Slot(IntEnum):
     """The 64-bit words of the launch context, one context a worker."""
@@ -62,7 +65,10 @@ class Slot(IntEnum):
     DEVICE = 51  # where several devices run together: the first epoch of the blocks of this one
     DEVICE_SPAN = 52  # how many epochs they have, from there on; else 0
     BULK = 53  # bytes from a warp's state to its bulk copies (runtime/bulk_copies.py); 0 where the kernel has none
-    WAITS = 54  # bytes from a warp's state to what its lanes have waited for, in a sanitised kernel
+    WAITS = 54  # the same to what the sanitiser knows of mbarriers (runtime/handovers.py); 0 where there are none
+    BARRIER_AT = 55  # SERIAL at the last barrier of the block, or at its start
+    PASSED = 56  # accesses of any thread up to this SERIAL have passed a proxy fence (runtime/proxies.py)
+    HASTE = 57  # what chooses when copies move their bytes, or 0: at the wait (runtime/bulk_copies.py)
 
 
 BARRIERS = 16
@@ -83,17 +89,23 @@ class State(IntEnum):
     ASYNC_GROUP = 896  # cp.async groups committed
     ASYNC_COUNT = 1024  # copies in the lane's queue
     LINE = 1152  # ptx line of the barrier that a lane waits at
-    PROXY_FENCED = 1280  # Slot.SERIAL at the last fence.proxy
-    WARP = 1408  # i32
-    SYNC_EPOCH = 1412  # i32, bar.warp.sync passed
-    WAITED = 1416  # i32, the lanes that have waited for the grids before this one
-    PRODUCTS = 1420  # i32, products of its warpgroup that are under way
-    PRODUCT_GROUP = 1424  # i32, groups of them committed
-    PRODUCT_STEPS = 1428  # i32, a hash of the lines of its warpgroup's instructions
-    PRODUCT_LINE = 1432  # i32, the last of them
-    BULK_COPIES = 1436  # i32, bulk copies that are queued
-    MBARRIERS = 1440  # i32, in the first warp: those of the block that the sanitiser knows
-    REGISTERS = 1472
+    FENCED = 1280  # of the lane's last proxy fence: up to which Slot.SERIAL it is for the lane's own accesses,
+    FENCED_WARP = 1408  # for those of its warp,
+    FENCED_BLOCK = 1536  # and for those of its block (runtime/proxies.py)
+    PASSED_WARP = 1664  # the lane's accesses up to this SERIAL have passed a fence, for whoever is in this warp
+    PASSED_BLOCK = 1792  # the same for whoever is in the block
+    WARP = 1920  # i32
+    SYNC_EPOCH = 1924  # i32, bar.warp.sync passed
+    WAITED = 1928  # i32, the lanes that have waited for the grids before this one
+    PRODUCTS = 1932  # i32, products of its warpgroup that are under way
+    PRODUCT_GROUP = 1936  # i32, groups of them committed
+    PRODUCT_STEPS = 1940  # i32, a hash of the lines of its warpgroup's instructions
+    PRODUCT_LINE = 1944  # i32, the last of them
+    BULK_COPIES = 1948  # i32, bulk copies that are queued
+    MBARRIERS = 1952  # i32, in the first warp: those of the block that the sanitiser knows
+    MET_AT = 1956  # i32, Slot.SERIAL at the last bar.warp.sync
+    MET_FENCED_BLOCK = 1960  # i32, the most FENCED_BLOCK of its lanes by then
+    REGISTERS = 1984
 
 
 WAITING = 0x80000000

@@ -13,6 +13,7 @@ from ptxgen.emulator.ordering import event_flags
 from ptxgen.emulator.registers import Frame
 from ptxgen.emulator.runtime import queues
 from ptxgen.emulator.runtime.access import checked_loader, checked_storer, loader, sorter, storer
+from ptxgen.emulator.runtime.bulk_copies import hurry
 from ptxgen.emulator.runtime.check import access_word, check, check_taken
 from ptxgen.emulator.runtime.events import event
 from ptxgen.emulator.runtime.function import RuntimeFunction
@@ -224,6 +225,8 @@ class MemoryOperations(WarpOperations):
         scope = self.ordering.scope
         word = access_word(access, 0 if self.ordering.volatile else scope, scope)
         addresses = self.spread(where)
+        if self.frame.checks_waits:
+            self.e.call_runtime(hurry, "%c", "%s")
         allowed = self.e.call_runtime(check, "%c", "%s", addresses, self.mask, size, SPACE_CODES.get(space, 0), word, self.line)
         if self.frame.synchronises and scope and space not in ("local", "param"):
             self._event(allowed, addresses, access is not Access.STORE, access is not Access.LOAD)

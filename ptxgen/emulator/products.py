@@ -11,6 +11,7 @@ from ptxgen.emulator.layout import Slot
 from ptxgen.emulator.registers import Frame
 from ptxgen.emulator.runtime import product_checks
 from ptxgen.emulator.runtime.products import multiplier
+from ptxgen.emulator.runtime.proxies import fence_proxy
 from ptxgen.emulator.values import Lanes
 from ptxgen.isa.algebra import Value
 from ptxgen.types import F32, PRED, U32, U64
@@ -98,9 +99,9 @@ class ProductOperations(BulkCopyOperations):
         if self.frame.checks_products:
             self.e.call_runtime(product_checks.wait_products, "%c", "%s", "%products", pending)
 
-    def proxy_fence(self) -> None:
-        if self.frame.checks_products:
-            self.e.call_runtime(product_checks.fence_proxy, "%c", "%s", self.mask)
+    def proxy_fence(self, proxy: str) -> None:
+        if self.frame.checks_proxies and proxy != "async.global":  # the checks are of shared memory
+            self.e.call_runtime(fence_proxy, "%c", "%s", self.mask)
 
     def _step(self) -> None:
         if self.sanitize:

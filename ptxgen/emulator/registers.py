@@ -45,6 +45,11 @@ class Frame:
     checks_products: bool
     checks_waits: bool
 
+    @property
+    def checks_proxies(self) -> bool:
+        """Whether the sanitiser looks after what shared memory holds for the asynchronous proxy."""
+        return self.checks_products or self.checks_waits
+
 
 class Registers(Arithmetic):
     """What is held while a block is compiled. `mask` names the lanes that run the instruction in progress, of `block_mask`,

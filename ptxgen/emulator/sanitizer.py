@@ -42,6 +42,7 @@ class FindingKind(IntEnum):
     COPY_SIZE = 25
     UNWAITED = 26
     UNDER_WAY = 27
+    UNFENCED_COPY = 28
 
 
 NAMES = {
@@ -72,6 +73,7 @@ NAMES = {
     FindingKind.COPY_SIZE: "misaligned",
     FindingKind.UNWAITED: "unwaited",
     FindingKind.UNDER_WAY: "race",
+    FindingKind.UNFENCED_COPY: "unfenced",
 }
 
 SPACE_CODES = {"shared": 1, "local": 2, "generic": 3, "param": 4}
@@ -81,6 +83,8 @@ _NEAR = 1 << 24
 """Bytes. What is farther from all memory that is known has nothing to do with it."""
 
 RACES = frozenset({FindingKind.RACE_READ, FindingKind.RACE_WRITE})
+PAIRS = RACES | {FindingKind.PROXY, FindingKind.OVERWRITTEN, FindingKind.UNFENCED_COPY}
+"""What two accesses do together: `other` is the one, by `Other`."""
 
 OTHER_EPOCH = THREAD_BITS + LINE_BITS
 """A race's record has in `other` who came before: its thread and line as in the shadow, then its epoch."""
@@ -286,7 +290,7 @@ def describe(
     if kind is FindingKind.UNINITIALISED:
         detail = "" if space else f": {memory.nearest(address)}"
         return f"{where} reads {place}, which nothing wrote{detail}"
-    if other is not None:
+    if other is not None and kind in RACES:
         did = "wrote" if kind is FindingKind.RACE_READ else "read"
         detail = "" if space else f" ({memory.nearest(address)})"
         if other.block == record.block and other.device is None:
@@ -308,7 +312,7 @@ def describe(
     if kind is FindingKind.UNORDERED:
         return f"{where} {verb} {place} before it has waited for the kernels before it: {memory.nearest(address)}"
     if kind in (FindingKind.PROXY, FindingKind.OVERWRITTEN):
-        writer = f"thread {_text(unflatten(record.other, threads))}"
+        writer = f"thread {_text(unflatten(record.other & THREAD_MASK, threads))}"
         detail = f"shared[{record.address - context[Slot.SHARED]:#x}..] that {writer}"
         if kind is FindingKind.PROXY:
             return f"{where}: the product reads {detail} wrote, with no fence.proxy.async since"
@@ -327,13 +331,21 @@ def describe(
 
 
 _OF_BULK_COPIES = frozenset(
-    {FindingKind.MBARRIER, FindingKind.ARRIVED, FindingKind.COPY_SIZE, FindingKind.UNWAITED, FindingKind.UNDER_WAY}
+    {
+        FindingKind.MBARRIER,
+        FindingKind.ARRIVED,
+        FindingKind.COPY_SIZE,
+        FindingKind.UNWAITED,
+        FindingKind.UNDER_WAY,
+        FindingKind.UNFENCED_COPY,
+    }
 )
 
 
 def _of_bulk_copies(kind: FindingKind, record: FindingRecord, context: Sequence[int], threads: tuple[int, int, int]) -> str:
     """What a thread did with an mbarrier or a bulk copy."""
     place = f"shared[{record.address - context[Slot.SHARED]:#x}..]"
+    store = bool(record.extra >> EXTRA_STORE & 1)
     if kind is FindingKind.MBARRIER:
         return f"takes {place} for an mbarrier, which it is not"
     if kind is FindingKind.ARRIVED:
@@ -342,6 +354,10 @@ def _of_bulk_copies(kind: FindingKind, record: FindingRecord, context: Sequence[
         return f"copies {record.extra} bytes to {place}, which is no multiple of 16"
     if kind is FindingKind.UNWAITED:
         return f"copies {record.extra} bytes to {place}, and the block ends before that was waited for"
+    if kind is FindingKind.UNFENCED_COPY:
+        did, instead = ("wrote", "") if store else ("read", ", and no mbarrier at which it arrived was waited for")
+        other = _text(unflatten(record.other & THREAD_MASK, threads))
+        return f"copies to {place}, where thread {other} {did}, with no fence.proxy.async since{instead}"
     return f"copies to {place}, where thread {_text(unflatten(record.other, threads))} wrote before that was waited for"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ptxgen.emulator.facts import Facts
 from ptxgen.emulator.layout import EXITED, Slot, State
-from ptxgen.emulator.runtime.bulk_copies import KNOWN
+from ptxgen.emulator.runtime.bulk_copies import QUEUE_BYTES
 from ptxgen.emulator.runtime.reports import FindingRecords
 from ptxgen.emulator.runtime.shadow import RECORD_BYTES, shadow_bytes
 from ptxgen.errors import PtxGenError
@@ -55,7 +55,8 @@ class Scratch:
         c[Slot.WARPS], c[Slot.WARP_COUNT], c[Slot.STATE_BYTES] = states, warps, state_bytes
         c[Slot.THREADS] = threads
         c[Slot.ARRIVED] = ctypes.addressof(self.arrived)
-        c[Slot.BULK], c[Slot.WAITS] = facts.bulk_offset, facts.bulk_offset + KNOWN
+        c[Slot.BULK] = facts.bulk_offset
+        c[Slot.WAITS] = facts.bulk_offset + QUEUE_BYTES if facts.bulk_offset else 0
         if facts.sanitize:
             granules = -(-total >> facts.shared_shift)
             self.shadow, c[Slot.SHADOW] = aligned(shadow_bytes(granules, states=True))

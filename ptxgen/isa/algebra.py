@@ -216,8 +216,8 @@ class Algebra(Protocol):
     def wait_products(self, pending: int) -> None:
         """Complete all but the last `pending` groups."""
 
-    def proxy_fence(self) -> None:
-        """What the threads have written before may be read by products that follow."""
+    def proxy_fence(self, proxy: str) -> None:
+        """What the threads have read and written before in the memory of a proxy comes before what it does from now on."""
 
     # Control
     def barrier(self, kind: str, *operands: Value) -> None:

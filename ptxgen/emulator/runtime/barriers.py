@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ptxgen.emulator.layout import BARRIERS, EXITED, WAITING, Slot, State
 from ptxgen.emulator.runtime.function import runtime_function
+from ptxgen.emulator.runtime.proxies import meet_as_block
 from ptxgen.emulator.runtime.reports import report
 from ptxgen.emulator.sanitizer import FindingKind
 from ptxgen.target import WARP_SIZE
@@ -112,6 +113,8 @@ def release(b: Builder, context: Value) -> None:
     with b.when(open_bits == 0):
         b.ret(1)
     c[Slot.EPOCH] = c[Slot.EPOCH] + 1
+    with b.when(sanitised):
+        meet_as_block(b, context)
     with b.loop(c[Slot.TOGETHER]) as (i, _):
         known, taken = (c[slot].as_pointer().at(i, "i32") for slot in (Slot.KNOWN, Slot.TAKEN))
         later = known.load("i32") < taken.load("i32")

@@ -10,6 +10,7 @@ from ptxgen.emulator.layout import Slot, State
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.reports import report, report_lanes
 from ptxgen.emulator.runtime.shadow import (
+    ASYNCHRONOUS,
     EVERY_THREAD,
     EVERY_WARP,
     LINE_BITS,
@@ -30,6 +31,7 @@ from ptxgen.target import WARP_SIZE
 
 if TYPE_CHECKING:
     from ptxgen.emulator.runtime.builder import Builder, Value
+    from ptxgen.emulator.runtime.views import Fields
 
 READ_ONLY, WATCHED, CONSTANT, SETTLED = 1, 2, 4, 8
 """Flags of a map entry: nobody may write it; it has a shadow; no launch before writes it; nor does this one before its wait."""
@@ -37,6 +39,8 @@ ACCESS_BITS, SCOPE_BITS = 8, 8
 """Of what a check is told of an access: an `Access`, its scope in shared memory, its scope in global memory."""
 ALIGNED = 1 << ACCESS_BITS + 2 * SCOPE_BITS
 """Set in it where the alignment was checked."""
+ASYNCHRONOUSLY = ALIGNED << 1
+"""Set in it where the asynchronous proxy reads."""
 _VERDICTS = {
     Verdict.UNWRITTEN: FindingKind.UNINITIALISED,
     Verdict.ON_THE_WAY: FindingKind.EARLY,
@@ -68,6 +72,20 @@ def access_word(access: Access, shared_scope: int, global_scope: int) -> int:
 def _inside(offset: Value, size: Value, limit: Value) -> Value:
     """Whether `size` bytes from an offset on, which wraps where it is before the start, are within `limit` bytes."""
     return (offset + size <= limit) & (offset < limit)
+
+
+def who(record: Fields) -> Value:
+    """Who made an access, as the `other` of a finding names it."""
+    place = record["what"] & (1 << THREAD_BITS + LINE_BITS) - 1
+    return place.resized("i64") | record["epoch"].resized("i64") << OTHER_EPOCH
+
+
+def ask_mbarriers(b: Builder, context: Value, state: Value, mine: Fields) -> None:
+    """Tell the shadow where to ask what the warp's lanes have waited for, and were handed, if there is any mbarrier."""
+    waits = b.context(context)[Slot.WAITS]
+    mine["waits"] = state.at(waits)
+    for name, pointer in (("context", context), ("state", state)):
+        mine[name] = (waits != 0).select(b.emit("i64", f"ptrtoint {pointer} to i64"), 0)
 
 
 @runtime_function("ptr", context="ptr", address="i64", size="i64")
@@ -124,9 +142,11 @@ def check(
     first_epoch = c[Slot.FIRST_EPOCH].resized("i32")
     me, other = b.memory("i8", ctypes.sizeof(Me)), b.memory("i8", ctypes.sizeof(Record))
     mine = b.fields(me, Me)
-    mine["epoch"], mine["sync"] = c[Slot.EPOCH].resized("i32"), s[State.SYNC_EPOCH]
+    through = ((access & ASYNCHRONOUSLY) != 0).select(b.number(ASYNCHRONOUS), 0)
+    mine["epoch"], mine["sync"] = c[Slot.EPOCH].resized("i32"), s[State.SYNC_EPOCH] | through
     mine["serial"], mine["first"], mine["ordered"] = c[Slot.SERIAL].resized("i32"), first_epoch, c[Slot.ORDERED]
-    mine["known"], mine["waits"] = c[Slot.KNOWN], state.at(c[Slot.WAITS])
+    mine["known"] = c[Slot.KNOWN]
+    ask_mbarriers(b, context, state, mine)
     mine["device"], mine["device_span"] = c[Slot.DEVICE].resized("i32"), c[Slot.DEVICE_SPAN].resized("i32")
     widest = c[Slot.WIDEST].resized("i32")
     shared_scope, global_scope = ((scope > widest).select(widest, scope) for scope in (shared_scope, global_scope))
@@ -149,8 +169,7 @@ def check(
             """Touch the shadow, and say what is wrong with that."""
             verdict = touches(b, records, states, granules, me, kind, other)
             earlier = b.fields(other, Record)
-            place = earlier["what"] & (1 << THREAD_BITS + LINE_BITS) - 1
-            named = place.resized("i64") | earlier["epoch"].resized("i64") << OTHER_EPOCH
+            named = who(earlier)
             for flag, finding in _VERDICTS.items():
                 with b.when((verdict & flag) != 0):
                     say(finding, named if flag in (Verdict.WRITER, Verdict.READER) else -1)

@@ -7,9 +7,10 @@ import ctypes
 from typing import TYPE_CHECKING
 
 from ptxgen.emulator.layout import Slot, State
-from ptxgen.emulator.runtime.check import access_word, check
+from ptxgen.emulator.runtime.check import ASYNCHRONOUSLY, access_word, check, who
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.products import CHUNK, chunk_offset
+from ptxgen.emulator.runtime.proxies import passed
 from ptxgen.emulator.runtime.reports import report
 from ptxgen.emulator.runtime.shadow import BROUGHT, RECORD_BYTES, THREAD_MASK, Access, Record, Slots
 from ptxgen.emulator.sanitizer import SPACE_CODES, FindingKind
@@ -58,7 +59,7 @@ def readable(b: Builder, context: Value, state: Value, descriptor: Value, groups
         group = (pair << 1).splat() + later
         mask = (group < groups.splat()).mask()
         addresses = chunk_offset(b, spread, group, row, half) + c[Slot.SHARED].splat()
-        word = b.number(access_word(Access.LOAD, 0, 0))
+        word = b.number(access_word(Access.LOAD, 0, 0) | ASYNCHRONOUSLY)
         allowed = check(
             b, context, state, addresses, mask, b.number(_CHUNK_BYTES, "i64"), b.number(SPACE_CODES["shared"]), word, line
         )
@@ -73,34 +74,24 @@ def look_at_writes(
     b: Builder, context: Value, state: Value, descriptor: Value, groups: Value, line: Value, since: Value, kind: Value,
     fenced: Value,
 ) -> None:  # fmt: skip
-    """Report `kind` once if a granule of b was written later than `since`; with `fenced`, if it was written later than the
-    writer's last proxy fence and than mine."""
-    c, s = b.context(context), b.state(state)
+    """Report `kind` once if a granule of b was written later than `since`, or with `fenced` by an ordinary instruction whose
+    write has passed no proxy fence."""
+    c = b.context(context)
     shadow, shift, first_epoch = c[Slot.SHADOW].as_pointer(), c[Slot.SHARED_SHIFT], c[Slot.FIRST_EPOCH].resized("i32")
-    mine = s.of_lane(State.PROXY_FENCED, b.number(0)).load("i32")
     with b.loop(groups * _CHUNKS) as (chunk, _):
         offset = chunk_offset(b, descriptor, chunk >> 4, chunk & CHUNK - 1, chunk >> 3 & 1)
         first = offset >> shift
         with b.loop(b.number(_CHUNK_BYTES, "i64") >> shift) as (i, granules):
             write = b.fields(shadow.at((first + i) * RECORD_BYTES + Slots.WEAK_WRITE * RECORD_BYTES), Record)
-            with b.when(write["epoch"] < first_epoch):
-                granules.go_on()
-            limit = b.memory("i32")
-            limit.store(since)
-            with b.when(fenced & (write["sync"] >= BROUGHT)):  # a bulk copy writes as a product reads
+            by_copy = write["sync"] >= BROUGHT  # which writes as a product reads
+            with b.when((write["epoch"] < first_epoch) | (write["serial"] <= since) | fenced & by_copy):
                 granules.go_on()
             with b.when(fenced):
-                thread = (write["what"] & THREAD_MASK).resized("i64")
-                writer = b.state(c[Slot.WARPS].as_pointer().at((thread >> 5) * c[Slot.STATE_BYTES]))
-                theirs = writer.of_lane(State.PROXY_FENCED, (thread & WARP_SIZE - 1).resized("i32")).load("i32")
-                limit.store((theirs > mine).select(theirs, mine))
-            with b.when(write["serial"] > limit.load("i32")):
-                zero = b.number(0, "i64")
-                report(
-                    b, context, state, kind, line, (write["what"] & WARP_SIZE - 1), c[Slot.SHARED] + offset,
-                    (write["what"] & THREAD_MASK).resized("i64"), zero,
-                )  # fmt: skip
-                b.ret()
+                thread, always = write["what"] & THREAD_MASK, b.number(1, "i1")
+                with b.when(passed(b, context, state, b.number(0), thread, write["serial"], always)):
+                    granules.go_on()
+            report(b, context, state, kind, line, write["what"] & WARP_SIZE - 1, c[Slot.SHARED] + offset, who(write), 0)
+            b.ret()
 
 
 @runtime_function("i1", context="ptr", state="ptr", products="ptr", descriptor="i64", groups="i64", lanes="i32", line="i32")
@@ -164,14 +155,6 @@ def wait_products(b: Builder, context: Value, state: Value, products: Value, pen
         b.copy(products.at(kept.load("i64") * _PRODUCT_BYTES), entry, _PRODUCT_BYTES)
         kept.store(kept.load("i64") + 1)
     s[State.PRODUCTS] = kept.load("i64").resized("i32")
-
-
-@runtime_function("void", context="ptr", state="ptr", lanes="i32")
-def fence_proxy(b: Builder, context: Value, state: Value, lanes: Value) -> None:
-    """What the lanes of a mask have written before may be read by products."""
-    s = b.state(state)
-    now = b.context(context)[Slot.SERIAL].resized("i32")
-    s[State.PROXY_FENCED] = lanes.truths().select(now.splat(), s[State.PROXY_FENCED])
 
 
 @runtime_function("void", context="ptr")

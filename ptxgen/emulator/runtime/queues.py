@@ -1,4 +1,5 @@
-"""cp.async: each lane queues its copies, which are done at the wait that covers them and not before."""
+"""cp.async: each lane queues its copies, which are done at the wait that covers them and not before. With a seed the bytes of
+some are moved earlier (haste.py)."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ptxgen.emulator.layout import Slot, State
 from ptxgen.emulator.runtime.function import runtime_function
+from ptxgen.emulator.runtime.haste import chosen
 from ptxgen.emulator.runtime.shadow import RECORD_BYTES, STATE_BYTES, GranuleState, Record, Slots
 
 if TYPE_CHECKING:
@@ -17,7 +19,8 @@ CAPACITY = 64
 
 
 class Copy(ctypes.Structure):
-    """A queued copy: addresses, bytes to fill and of them to read (the rest are zeros), the lane's group, the PTX line."""
+    """A queued copy: addresses, bytes to fill and of them to read (the rest are zeros), the lane's group, the PTX line,
+    and 1 if its bytes were `moved` already."""
 
     _fields_ = (
         ("to", ctypes.c_int64),
@@ -26,6 +29,8 @@ class Copy(ctypes.Structure):
         ("bytes_read", ctypes.c_int32),
         ("group", ctypes.c_int32),
         ("line", ctypes.c_int32),
+        ("moved", ctypes.c_int32),
+        ("spare", ctypes.c_int32),
     )
 
 
@@ -38,14 +43,24 @@ def _queue(queues: Value, lane: Value) -> Value:
     return queues.at(lane.resized("i64") * QUEUE_BYTES)
 
 
+@runtime_function("void", entry="ptr")
+def move(b: Builder, entry: Value) -> None:
+    """Move the bytes of a queued copy, if they were not before."""
+    copy = b.fields(entry, Copy)
+    with b.when(copy["moved"] != 0):
+        b.ret()
+    copy["moved"] = 1
+    to, size, bytes_read = copy["to"].as_pointer(), copy["size"].resized("i64"), copy["bytes_read"].resized("i64")
+    b.fill(to, 0, size)
+    b.copy(to, copy["start"].as_pointer(), (bytes_read > size).select(size, bytes_read))
+
+
 @runtime_function("void", context="ptr", state="ptr", entry="ptr")
 def complete_copy(b: Builder, context: Value, state: Value, entry: Value) -> None:
     """Do a queued copy; for the sanitiser it is a write of this moment (shadow.py), and no longer on its way."""
     c, copy = b.context(context), b.fields(entry, Copy)
     to, size = copy["to"], copy["size"].resized("i64")
-    bytes_read = copy["bytes_read"].resized("i64")
-    b.fill(to.as_pointer(), 0, size)
-    b.copy(to.as_pointer(), copy["start"].as_pointer(), (bytes_read > size).select(size, bytes_read))
+    move(b, entry)
     with b.when(c[Slot.FINDINGS] == 0):
         b.ret()
     shadow, shift = c[Slot.SHADOW].as_pointer(), c[Slot.SHARED_SHIFT]
@@ -82,7 +97,11 @@ def queue_copies(
         copy["to"], copy["start"] = b.entry(targets, lane, "i64"), b.entry(starts, lane, "i64")
         copy["size"], copy["bytes_read"] = size, b.entry(read, lane, "i32")
         copy["group"], copy["line"] = s.of_lane(State.ASYNC_GROUP, lane).load("i32"), line
+        copy["moved"] = 0
         length.store(count + 1)
+        which = chosen(b, context, count + 1)
+        with b.when(which <= count.resized("i64")):
+            move(b, queue.at(which * _COPY_BYTES))
 
 
 @runtime_function("void", state="ptr", lanes="i32")

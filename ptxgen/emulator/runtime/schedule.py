@@ -102,6 +102,7 @@ def start_block(b: Builder, context: Value, index: Value) -> None:
         epoch = c[Slot.EPOCH] + 1
         c[Slot.EPOCH] = epoch
         c[Slot.FIRST_EPOCH] = epoch
+        c[Slot.BARRIER_AT] = c[Slot.SERIAL]
         with b.when(index < c[Slot.BLOCK_EPOCHS_COUNT]):
             c[Slot.BLOCK_EPOCHS].as_pointer().at(index, "i32").store(epoch.resized("i32"))
     with b.loop(c[Slot.WARP_COUNT]) as (i, _):

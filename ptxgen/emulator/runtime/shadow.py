@@ -12,6 +12,8 @@ cooperative launch). Vector clocks, of a number a block, are needed only in the 
 * Blocks that take turns learn of each other by flags (ordering_together.py): `Me.known` has, for each, the last epoch that
   comes before all that the running block does now.
 * Within an interval, the count of `bar.warp.sync` that a warp has passed orders that warp's lanes.
+* What a thread did before it arrived at an mbarrier comes before accesses of the lanes that waited for that phase
+  (handovers.py).
 * What a bulk copy wrote comes before accesses of the lanes that waited for its mbarrier, and of no others of its interval
   (BROUGHT, bulk_copies.py).
 * Two accesses are **concurrent** (`concurrent`) if they are of two blocks, and mine does not know that the other comes before,
@@ -33,7 +35,9 @@ import ctypes
 from enum import IntEnum, IntFlag
 from typing import TYPE_CHECKING
 
+from ptxgen.emulator.layout import LANES_BYTES
 from ptxgen.emulator.runtime.function import runtime_function
+from ptxgen.emulator.runtime.handovers import handed
 from ptxgen.target import WARP_SIZE
 
 if TYPE_CHECKING:
@@ -51,8 +55,8 @@ SPAN = 1 << SPAN_BITS
 """Epochs of each of the blocks that take turns, more than it has barriers: block i's first is OLDEST_EPOCH + i * SPAN."""
 BROUGHT = 1 << 31
 """Set in the `sync` of a write by a bulk copy that is done, beside the number of its mbarrier; its `serial` is when it was."""
-KNOWN_BYTES = 4 * WARP_SIZE
-"""Of an mbarrier: of each lane, the serial number at which it last had waited for it."""
+ASYNCHRONOUS = 1 << 30
+"""Set in the `sync` of a read through the asynchronous proxy."""
 EVERY_THREAD, EVERY_WARP = THREAD_MASK, THREAD_MASK & ~(WARP_SIZE - 1)
 """Values of `Me.apart`: what tells threads apart, what tells warps apart."""
 
@@ -107,7 +111,8 @@ class Me(ctypes.Structure):
     records of one granule; `ordered`, if not 0, is a function (Me *, Record *) -> i32 that says whether fences and flags order
     the two. `known`, if not 0, is the address of a u32 for each of the blocks that take turns; then epochs from `first` + SPAN
     on are another block's, too; if `device_span` is not 0, those that are not so near behind `device` are another device's.
-    `waits` is the address of what the warp's lanes waited for, KNOWN_BYTES of each mbarrier, which BROUGHT records ask for."""
+    `waits` is the address of what the warp's lanes waited for, LANES_BYTES of each mbarrier, which BROUGHT records ask for;
+    `context` and `state`, unless 0, are asked for what mbarriers handed over."""
 
     _anonymous_ = ("record",)
     _fields_ = (
@@ -121,6 +126,8 @@ class Me(ctypes.Structure):
         ("device", ctypes.c_uint32),
         ("device_span", ctypes.c_uint32),
         ("waits", ctypes.c_int64),
+        ("context", ctypes.c_int64),
+        ("state", ctypes.c_int64),
     )
 
 
@@ -156,11 +163,15 @@ def _in_interval(b: Builder, mine: Fields, theirs: Fields) -> Value:
     differing = (mine["what"] ^ theirs["what"]) & THREAD_MASK
     another_thread = (differing & mine["apart"]) != 0
     another_warp = differing >= WARP_SIZE
-    not_met_since = mine["sync"] == theirs["sync"]
+    not_met_since = ((mine["sync"] ^ theirs["sync"]) & ~ASYNCHRONOUS) == 0
     unordered = b.memory("i1")
     unordered.store(same_interval & another_thread & (another_warp | not_met_since), "i1")
+    with b.when(unordered.load("i1") & (mine["context"] != 0)):
+        lane, thread = mine["what"] & WARP_SIZE - 1, theirs["what"] & THREAD_MASK
+        context, state = mine["context"].as_pointer(), mine["state"].as_pointer()
+        unordered.store(~handed(b, context, state, lane, thread, theirs["serial"], 0))
     with b.when(same_interval & (theirs["sync"] >= BROUGHT)):
-        known = mine["waits"].as_pointer().at((theirs["sync"] ^ BROUGHT).resized("i64") * KNOWN_BYTES)
+        known = mine["waits"].as_pointer().at((theirs["sync"] ^ BROUGHT).resized("i64") * LANES_BYTES)
         waited = known.at((mine["what"] & WARP_SIZE - 1).resized("i64"), "i32").load("i32")
         unordered.store(waited < theirs["serial"], "i1")
     return unordered.load("i1")

@@ -63,7 +63,7 @@ def wgmma_mma_async(v: Algebra, c: tuple[Value, ...], a: tuple[Value, ...], b: V
 def fence_proxy(v: Algebra, proxy: str) -> None:
     """Let asynchronous products and bulk copies see what the thread's ordinary instructions, cp.async among them, have written
     (and it has waited for); a barrier after it is for what the other threads wrote."""
-    v.proxy_fence()
+    v.proxy_fence(proxy)
 
 
 @instruction("setmaxnreg.{action}.sync.aligned.u32", action=("inc", "dec"), count="imm", effect=Effect.NONE,

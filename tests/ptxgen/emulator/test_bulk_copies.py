@@ -16,6 +16,8 @@ LANE_BYTES = 16
 SLOT = 32 * LANE_BYTES
 
 MEET = "bar.warp.sync -1;"
+FENCE = "fence.proxy.async.shared::cta;"
+READ = f"{MEET}\n{FENCE}"
 WAIT = """WAIT:
 mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r5], %r6;
 @!%p1 bra WAIT;"""
@@ -39,7 +41,7 @@ class Ring:
     started: str = MEET
     wait: str = WAIT
     after_wait: str = ""
-    read: str = MEET
+    read: str = READ
     """After the lanes have read the slot."""
     refilled: str = "setp.lt.and.u32 %p2, %r9, {rounds}, %p3;"
 
@@ -236,7 +238,7 @@ def test_a_read_before_the_wait_is_found_and_gives_what_was_there() -> None:
 
 
 def test_a_slot_that_is_filled_again_while_lanes_may_read_it_is_a_race() -> None:
-    found, _, _ = replace(RING, read="").run()
+    found, _, _ = replace(RING, read=FENCE).run()
     assert {f.kind for f in found} == {"race"}
     assert "cp.async.bulk" in found[0].ptx_text
     assert found[0].against is not None
@@ -244,7 +246,7 @@ def test_a_slot_that_is_filled_again_while_lanes_may_read_it_is_a_race() -> None
 
 
 def test_a_barrier_of_the_block_is_as_good() -> None:
-    assert not kinds(replace(RING, read="bar.sync 0;", warps=2))
+    assert not kinds(replace(RING, read=f"bar.sync 0;\n{FENCE}", warps=2))
 
 
 # Lane 0 alone waits; the others may read after a barrier
