@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 
 from ptxgen.arrays import numpy_dtype
+from ptxgen.conformance import refills
 from ptxgen.conformance.early_start import violations
 from ptxgen.conformance.execution import compare, emitted, emulate, inputs, written, written_again
 from ptxgen.dsl.kernel_type import EARLY_SM, Argument, Array, KernelType, Scalar, is_whole
 from ptxgen.dsl.memory import LARGEST_ARRAY
 from ptxgen.errors import Nonconformity
+from ptxgen.isa.effects import Effect
 from ptxgen.target import ALL, MAX_BLOCK, MAX_GRID, MAX_THREADS, Target
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.machine_code import faults
-from ptxgen.toolchain.module import emit
+from ptxgen.toolchain.module import Emitted, emit
 from ptxgen.types import U32
 
 LARGEST_ALIGN = 256  # what cuMemAlloc gives
@@ -80,8 +82,8 @@ def _geometry(kernel: KernelType) -> None:
 
 
 def text(kernel: KernelType) -> None:
-    """The text passes the verifier, is ASCII, has the signature's parameters, and is the same bytes when written again; that of
-    a kernel that starts early waits in time, in its early form, too."""
+    """The text passes the verifier, is ASCII, has the signature's parameters, and is the same bytes when written again; bulk
+    copies follow what is read where they write; that of a kernel that starts early waits in time, in its early form, too."""
     target = targets(kernel)[0]
     first, again = emitted(kernel, target, lines=True), written_again(kernel, target)
     if not first.text.isascii():
@@ -97,6 +99,8 @@ def text(kernel: KernelType) -> None:
     parameters = [parameter["name"] for parameter in first.manifest()["parameters"]]
     if parameters != list(kernel.signature()):
         raise Nonconformity(f"the entry takes {', '.join(parameters)}; the signature has {', '.join(kernel.signature())}")
+    for target in _different(kernel):
+        _refills_in_order(emitted(kernel, target, lines=True))
     if kernel.launch().early:
         for target in _different(kernel):
             _starts_early(kernel, emitted(kernel, target, lines=True).text)
@@ -104,6 +108,18 @@ def text(kernel: KernelType) -> None:
         for target in targets(kernel):
             if target.sm >= EARLY_SM:
                 _starts_early(kernel, emit(kernel, target, lines=True, early=True).text)
+
+
+def _refills_in_order(text: Emitted) -> None:
+    ops = text.function.ops  # none of CUDA C++
+    violated = (
+        refills.violations(text.text, text.entry) if not ops or any(o.row.effect is Effect.BULK_COPY for o in ops) else []
+    )
+    if violated:
+        raise Nonconformity(
+            "a bulk copy overwrites what was read, with nothing between that orders the two: let the readers meet, and execute "
+            'k.fence_proxy(proxy="async.shared::cta") before the copy:\n' + "\n".join(violated[:SHOWN])
+        )
 
 
 def _starts_early(kernel: KernelType, text: str) -> None:

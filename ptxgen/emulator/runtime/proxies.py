@@ -1,7 +1,7 @@
 """What has passed a proxy fence: bulk copies and products of warpgroups touch shared memory through the asynchronous proxy, all
 other instructions, cp.async among them, through the generic one. Barriers and flags order accesses of one proxy alone.
 
-The rule (PTX ISA 8.9.6, proxy-preserved base causality order, and 9.7.13.4): a bulk copy may overwrite what ordinary
+The rule (PTX ISA 8.9.5, proxy-preserved base causality order, and 9.7.13.4): a bulk copy may overwrite what ordinary
 instructions have read or written before, and a product may read what they have written, if
 
 * a `fence.proxy.async` for shared memory stands between the two in causality order: it follows the access by its own thread's
@@ -12,7 +12,7 @@ instructions have read or written before, and a product may read what they have 
   (consumer_release), and its producer wait for that and copy, with no proxy fence. Of writes the ISA's text asks for a fence
   there, too: what was written must be fenced.
 
-The other way round a completed mbarrier phase, or `wgmma.wait_group`, is a proxy fence itself (9.7.9.25.2, 9.7.15.2.2): that is
+The other way round a completed mbarrier phase, or `wgmma.wait_group`, is a proxy fence itself (9.7.9.25.2, 9.7.15.4): that is
 what BROUGHT records and product_checks.py look after.
 
 Accesses are told by their serial numbers: all of a thread's accesses up to a number have passed, or none after it. What a fence
