@@ -332,7 +332,9 @@ class KernelBuilder(Warpgroup, Printing):
         """Let bulk copies see the mbarriers that the thread has made before. (PTX ISA 9.7.13.4)"""
     def fence_proxy(self, *, proxy: Literal["async", "async.global", "async.shared::cta"]) -> None:
         """Let asynchronous products and bulk copies see what the thread's ordinary instructions, cp.async among them, have
-        written (and it has waited for); a barrier after it is for what the other threads wrote. (PTX ISA 9.7.13.4)"""
+        written (and it has waited for), and overwrite what these have read. It is for what comes before it in causality order:
+        a barrier before it is for what other threads did, one after it for other threads' products and copies. (PTX ISA
+        9.7.13.4)"""
     def fma(
         self,
         a: Value | float,

@@ -34,7 +34,7 @@ class Effect(Enum):
     PRODUCT_WAIT = auto()
     """Waits for all but the last few groups of products."""
     PROXY_FENCE = auto()
-    """Lets asynchronous products and copies see what ordinary instructions wrote before."""
+    """Lets asynchronous products and copies see what ordinary instructions wrote before, and overwrite what they read."""
     PREFETCH = auto()
     """Names an address without reading or writing what is there."""
     FENCE = auto()

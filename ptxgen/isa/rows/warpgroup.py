@@ -62,7 +62,8 @@ def wgmma_mma_async(v: Algebra, c: tuple[Value, ...], a: tuple[Value, ...], b: V
              effect=Effect.PROXY_FENCE, section="9.7.13.4")  # fmt: skip
 def fence_proxy(v: Algebra, proxy: str) -> None:
     """Let asynchronous products and bulk copies see what the thread's ordinary instructions, cp.async among them, have written
-    (and it has waited for); a barrier after it is for what the other threads wrote."""
+    (and it has waited for), and overwrite what these have read. It is for what comes before it in causality order: a barrier
+    before it is for what other threads did, one after it for other threads' products and copies."""
     v.proxy_fence(proxy)
 
 
