@@ -170,8 +170,9 @@ def _start(memory: NDArray[np.uint8], align: int, tight: bool) -> int:
 
 
 def compare(kernel: KernelType, arguments: Arguments, results: Arguments) -> None:
-    """Every `out` and `inout` is within the kernel's own tolerance of its own reference; Nonconformity says where it is not.
-    Neither `reference` nor `tolerance` may change the arguments: they see read-only arrays."""
+    """Every `out` and `inout` is within the kernel's own tolerance of its own reference, and what is zeros before a launch is
+    so after it; Nonconformity says where it is not. Neither `reference` nor `tolerance` may change the arguments: they see
+    read-only arrays."""
     seen = {name: _read_only(value) for name, value in arguments.items()}
     expected, allowed = kernel.reference(**seen), kernel.tolerance(**seen)
     names = written(kernel)
@@ -182,6 +183,11 @@ def compare(kernel: KernelType, arguments: Arguments, results: Arguments) -> Non
             )
     for name in names:
         deviation(name, results[name], expected[name], allowed[name])
+    for name, argument in kernel.signature().items():
+        if isinstance(argument, Array) and argument.zeros:
+            for who, values in (("inputs() gives", arguments[name]), ("a launch leaves", results[name])):
+                if np.any(values):
+                    raise Nonconformity(f"{name} is declared to be zeros before a launch and after it; {who} other numbers")
 
 
 def deviation(name: str, got: NDArray[Any], expected: Any, allowed: Any) -> None:

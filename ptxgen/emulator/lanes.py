@@ -64,6 +64,7 @@ class LaneAlgebra(ProductOperations):
         """Emit one instruction: read its sources, call its row's meaning, write its destinations."""
         self.line = step.line
         self.ordering = step.row.ordering(step.modifiers)
+        self.promises = step.row.effect is Effect.READ_ONLY_LOAD
         self.guarded = step.guard is not None
         self.mask = self.guard_bits(step) if self.guarded else self.block_mask
         if step.row.effect is Effect.CALL:  # all others are inlined

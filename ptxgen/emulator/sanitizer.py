@@ -43,6 +43,9 @@ class FindingKind(IntEnum):
     UNWAITED = 26
     UNDER_WAY = 27
     UNFENCED_COPY = 28
+    STALE = 29
+    READ_ONLY_PATH = 30
+    NOT_WAITED = 31
 
 
 NAMES = {
@@ -74,6 +77,9 @@ NAMES = {
     FindingKind.UNWAITED: "unwaited",
     FindingKind.UNDER_WAY: "race",
     FindingKind.UNFENCED_COPY: "unfenced",
+    FindingKind.STALE: "stale read",
+    FindingKind.READ_ONLY_PATH: "stale read",
+    FindingKind.NOT_WAITED: "unordered",
 }
 
 SPACE_CODES = {"shared": 1, "local": 2, "generic": 3, "param": 4}
@@ -83,7 +89,7 @@ _NEAR = 1 << 24
 """Bytes. What is farther from all memory that is known has nothing to do with it."""
 
 RACES = frozenset({FindingKind.RACE_READ, FindingKind.RACE_WRITE})
-PAIRS = RACES | {FindingKind.PROXY, FindingKind.OVERWRITTEN, FindingKind.UNFENCED_COPY}
+PAIRS = RACES | {FindingKind.PROXY, FindingKind.OVERWRITTEN, FindingKind.UNFENCED_COPY, FindingKind.STALE}
 """What two accesses do together: `other` is the one, by `Other`."""
 
 OTHER_EPOCH = THREAD_BITS + LINE_BITS
@@ -290,6 +296,13 @@ def describe(
     if kind is FindingKind.UNINITIALISED:
         detail = "" if space else f": {memory.nearest(address)}"
         return f"{where} reads {place}, which nothing wrote{detail}"
+    if kind is FindingKind.STALE:
+        return f"{where} loads {place} through the read-only path, where {other} wrote: {memory.nearest(address)}"
+    if kind is FindingKind.READ_ONLY_PATH:
+        return f"{where} loads {place} through the read-only path, which is for constant memory: {memory.nearest(address)}"
+    if kind is FindingKind.NOT_WAITED:
+        block = _text(unflatten(record.block, _grid(context)))
+        return f"{kernel}, block {block} ends, and none of its threads has waited for the kernels before it"
     if other is not None and kind in RACES:
         did = "wrote" if kind is FindingKind.RACE_READ else "read"
         detail = "" if space else f" ({memory.nearest(address)})"

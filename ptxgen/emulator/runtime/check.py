@@ -41,6 +41,8 @@ ALIGNED = 1 << ACCESS_BITS + 2 * SCOPE_BITS
 """Set in it where the alignment was checked."""
 ASYNCHRONOUSLY = ALIGNED << 1
 """Set in it where the asynchronous proxy reads."""
+READ_ONLY_PATH = ALIGNED << 2
+"""Set in it for a load that promises that nobody writes there while the kernel runs."""
 _VERDICTS = {
     Verdict.UNWRITTEN: FindingKind.UNINITIALISED,
     Verdict.ON_THE_WAY: FindingKind.EARLY,
@@ -119,6 +121,21 @@ def allocation_of(b: Builder, context: Value, address: Value, size: Value) -> No
     b.ret(b.null())
 
 
+@runtime_function("i1", me="ptr", records="ptr", granules="i64", other="ptr")
+def written_in_launch(b: Builder, me: Value, records: Value, granules: Value, other: Value) -> None:
+    """Whether a thread of this launch has written one of the granules, in whatever order with me; who goes to `other`."""
+    mine = b.fields(me, Me)
+    with b.loop(granules) as (i, _), b.loop(b.number(Slots.READS, "i64")) as (slot, writes):
+        record = records.at(i * RECORD_BYTES + slot * mine["stride"])
+        written = b.fields(record, Record)
+        of_earlier_launch = written["what"] >> THREAD_BITS == 0  # which have no line
+        with b.when((written["epoch"] < mine["floor"]) | of_earlier_launch):
+            writes.go_on()
+        b.copy_structure(Record, other, record)
+        b.ret(1)
+    b.ret(0)
+
+
 @runtime_function(
     "i32", context="ptr", state="ptr", addresses="<32 x i64>", lanes="i32", size="i64", space="i32", access="i32", line="i32"
 )
@@ -165,14 +182,15 @@ def check(
         def say(finding: FindingKind, who: Value | int = -1) -> None:
             report(b, context, state, finding, line, lane, address, who, extra)
 
-        def say_touched(records: Value, states: Value, granules: Value) -> None:
-            """Touch the shadow, and say what is wrong with that."""
+        def say_touched(records: Value, states: Value, granules: Value) -> Value:
+            """Touch the shadow, and say what is wrong with that; the verdict."""
             verdict = touches(b, records, states, granules, me, kind, other)
             earlier = b.fields(other, Record)
             named = who(earlier)
             for flag, finding in _VERDICTS.items():
                 with b.when((verdict & flag) != 0):
                     say(finding, named if flag in (Verdict.WRITER, Verdict.READER) else -1)
+            return verdict
 
         def byte_by_byte(written: Value) -> None:
             """Check or mark that each byte of the access was written; `written` has a byte for each."""
@@ -227,6 +245,9 @@ def check(
         settled_load = is_load & ((flags & SETTLED) != 0)
         with b.when((c[Slot.EARLY] != 0) & ~has_waited & ((flags & CONSTANT) == 0) & ~settled_load):
             say(FindingKind.UNORDERED)
+        through_read_only_path = (access & READ_ONLY_PATH) != 0
+        with b.when((c[Slot.EARLY] != 0) & ((flags & CONSTANT) == 0) & through_read_only_path & (has_waited | settled_load)):
+            say(FindingKind.READ_ONLY_PATH)
         with b.when((flags & WATCHED) != 0):
             mine["floor"], mine["apart"], mine["stride"] = OLDEST_EPOCH, EVERY_WARP, entry["stride"]
             mine["what"] = what | thread | global_scope << THREAD_BITS + LINE_BITS
@@ -234,7 +255,11 @@ def check(
             granule = address >> shift
             records = entry["records"] + granule * RECORD_BYTES
             # Nobody else touches less of a granule than all of it, so a share of one counts as one
-            say_touched(records.as_pointer(), b.null(), ((size - 1) >> shift) + 1)
+            granules = ((size - 1) >> shift) + 1
+            races = (say_touched(records.as_pointer(), b.null(), granules) & Verdict.WRITER) != 0
+            promised = through_read_only_path & ~races
+            with b.when(promised), b.when(written_in_launch(b, me, records.as_pointer(), granules, other)):
+                say(FindingKind.STALE, who(b.fields(other, Record)))
         with b.when(entry["written"] != 0):
             byte_by_byte((entry["written"] + address - entry["base"]).as_pointer())
         accept()

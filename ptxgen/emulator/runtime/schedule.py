@@ -22,6 +22,8 @@ from ptxgen.emulator.runtime.barriers import release
 from ptxgen.emulator.runtime.bulk_copies import report_unwaited
 from ptxgen.emulator.runtime.function import KERNEL, runtime_function
 from ptxgen.emulator.runtime.product_checks import compare_warps
+from ptxgen.emulator.runtime.reports import report
+from ptxgen.emulator.sanitizer import FindingKind
 
 if TYPE_CHECKING:
     from ptxgen.emulator.runtime.builder import Builder, Value
@@ -75,6 +77,7 @@ def run_block(b: Builder, context: Value) -> None:
                 with b.when(c[Slot.FINDINGS] != 0):
                     compare_warps(b, context)
                     report_unwaited(b, context)
+                    report_without_wait(b, context)
                 b.ret(FINISHED)
             idle.store(release(b, context))
             with b.when(idle.load("i1") & ~sleeps):
@@ -87,6 +90,23 @@ def run_block(b: Builder, context: Value) -> None:
             rounds.stop()
     c[Slot.TURNS] = turns.load("i64")
     b.ret(PAUSED)
+
+
+@runtime_function("void", context="ptr")
+def report_without_wait(b: Builder, context: Value) -> None:
+    """At the end of a block of a kernel that starts early: report it if no thread has waited for the kernels before. Were all
+    blocks like it, the kernel could be over, and the next run, while those before it still do."""
+    c = b.context(context)
+    waited = b.memory("i32")
+    waited.store(0)
+    warps = c[Slot.WARPS].as_pointer()
+    with b.when(c[Slot.EARLY] == 0):
+        b.ret()
+    with b.loop(c[Slot.WARP_COUNT]) as (warp, _):
+        waited.store(waited.load("i32") | b.state(warps.at(warp * c[Slot.STATE_BYTES]))[State.WAITED])
+    with b.when(waited.load("i32") == 0):
+        zero = b.number(0, "i64")
+        report(b, context, warps, b.number(FindingKind.NOT_WAITED), b.number(0), b.number(0), zero, zero, zero)
 
 
 @runtime_function("void", context="ptr", index="i64")

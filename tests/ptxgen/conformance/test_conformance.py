@@ -259,6 +259,7 @@ def emit_wrong_on_new_targets(self: Doubled, k: KernelBuilder) -> None:
         ({"cases": classmethod(lambda cls, **fixed: iter([cls(n=5), cls(n=5)]))}, "cases", "test_doubled(n=5) twice"),
         ({"cases": classmethod(lambda cls, **fixed: iter([]))}, "cases", "names no shape"),
         ({"cases": classmethod(lambda cls, **fixed: iter([cls(n="5")]))}, "cases", "n must be an integer"),
+        ({"signature": lambda self: {"y": update(F32, self.n, zeros=True), "x": read(F32, self.n)}}, "emulator", "y is dec"),
         ({"least_sm": 200}, "assembly", "least_sm is 200; the targets are"),
     ],
 )  # fmt: skip

@@ -103,8 +103,9 @@ def test_each_thread_waits_for_itself() -> None:
 
 def test_a_block_does_not_inherit_the_wait_of_the_one_before() -> None:
     body = f"mov.u32 %r4, %ctaid.x;\nsetp.eq.u32 %p1, %r4, 1;\n@%p1 bra L1;\n{WAIT}\nL1:\nld.global.u32 %r2, [%rd1];"
-    (f,) = findings(body)
+    f, ended = findings(body)
     assert (f.kind, f.block, f.count) == ("unordered", (1, 0, 0), 40)
+    assert "block (1,0,0) ends" in ended.message
 
 
 def test_variables_of_the_module_may_have_been_written_too() -> None:
@@ -118,3 +119,32 @@ def test_memory_that_nothing_wrote_is_found_beside_it() -> None:
     text = kernel(f"{POINTERS}\nld.global.u32 %r2, [%rd1];\n{WAIT}", "u64", "u64")
     found = run(text, "k", 1, 1, [uninitialised(np.zeros(4, np.uint32)), np.uint64(0)], early=True)
     assert sorted(f.kind for f in found) == ["uninitialised", "unordered"]
+
+
+def test_a_block_that_ends_without_a_wait_is_found() -> None:
+    (found,) = findings("")
+    assert (
+        str(found) == "unordered: k, block (0,0,0) ends, and none of its threads has waited for the kernels before it (2 times)"
+    )
+    assert not findings(WAIT)
+    assert not findings(f"setp.eq.u32 %p1, %r1, 0;\n@!%p1 ret;\n{WAIT}", grid=1)
+
+
+NC = "ld.global.nc.u32 %r2, [{}];"
+
+
+def test_the_read_only_path_is_for_constant_memory_also_after_the_wait() -> None:
+    (found,) = findings(f"{WAIT}\n{NC.format('%rd1')}")
+    assert found.kind == "stale read"
+    assert "through the read-only path, which is for constant memory: byte 0 of the array of p0" in found.message
+    assert not findings(f"{WAIT}\n{NC.format('%rd2')}")
+
+
+def test_a_load_through_the_read_only_path_of_what_the_launch_wrote_is_found_though_a_barrier_orders_the_two() -> None:
+    write = "st.global.u32 [%rd1], 1;\nbar.sync 0;"
+    guarded = f"setp.eq.u32 %p1, %r1, 0;\n@%p1 {write}"
+    found = findings(f"{guarded}\n{NC.format('%rd1')}", early=False, grid=1)
+    assert {f.kind for f in found} == {"stale read"}
+    assert found[0].against is not None
+    assert "st.global" in found[0].against.ptx_text
+    assert not findings(f"{guarded}\nld.global.u32 %r2, [%rd1];", early=False, grid=1)
