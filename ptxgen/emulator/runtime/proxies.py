@@ -138,19 +138,25 @@ def look_at_ordinary(b: Builder, context: Value, state: Value, lane: Value, to: 
     mine["floor"], mine["first"], mine["apart"] = first_epoch, first_epoch, EVERY_THREAD
     mine["what"] = s[State.WARP] * WARP_SIZE + lane
     ask_mbarriers(b, context, state, mine)
-    first = offset >> shift
+    first, warp = offset >> shift, s[State.WARP]
+    of_block, of_warp = s.of_lane(State.FENCED_BLOCK, lane).load("i32"), s.of_lane(State.FENCED_WARP, lane).load("i32")
     with b.loop(size >> shift) as (i, _):
         granule = first + i
         under_way = b.fields(states.at(granule * STATE_BYTES), GranuleState)["on_the_way"] != 0
         with b.loop(b.number(Slots.SYSTEM_WRITES, "i64")) as (slot, records):
             place = shadow.at(granule * RECORD_BYTES + slot * stride)
             record = b.fields(place, Record)
+            with b.when(record["epoch"] < first_epoch):  # blank, as most are
+                records.go_on()
+            thread, serial = record["what"] & THREAD_MASK, record["serial"]
+            in_warp = (thread >> 5) == warp
+            with b.when((serial <= of_block) | in_warp & (serial <= of_warp)):  # as `passed` would say, too
+                records.go_on()
             writes = slot < Slots.READS
             is_copy = (slot == Slots.WEAK_WRITE) & (under_way | (record["sync"] >= BROUGHT))
-            with b.when((record["epoch"] < first_epoch) | is_copy | ((record["sync"] & ASYNCHRONOUS) != 0)):
+            with b.when(is_copy | ((record["sync"] & ASYNCHRONOUS) != 0)):
                 records.go_on()
-            thread = record["what"] & THREAD_MASK
-            with b.when(passed(b, context, state, lane, thread, record["serial"], writes)):
+            with b.when(passed(b, context, state, lane, thread, serial, writes)):
                 records.go_on()
             with b.when(concurrent(b, me, place)):
                 records.go_on()
