@@ -98,6 +98,7 @@ class Refilled(KernelType):
         return Work(0, 2 * self.rounds * BYTES)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_refills_in_order_conforms_and_one_that_does_not_is_found_in_its_text_and_on_the_emulator() -> None:
     report = check(Refilled(rounds=3))
     assert report.passed, str(report)

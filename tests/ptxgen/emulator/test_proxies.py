@@ -145,6 +145,7 @@ def refilled_before_it_is_read(text: str) -> str:
     )
 
 
+@pytest.mark.slow
 def test_with_a_seed_the_bytes_of_a_copy_may_come_at_once_or_late() -> None:
     """In a ring that begins to fill a slot before it reads it; which a right one does not notice."""
     for sanitize in (False, True):
@@ -203,6 +204,7 @@ def without_fences(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if "fence.proxy.async" not in line)
 
 
+@pytest.mark.slow
 def test_a_weight_ring_that_refills_a_slot_with_no_fence_of_proxies_is_found() -> None:
     found = found_in_a_ring(without_fences)
     assert {one.kind for one in found} == {"unfenced"}
