@@ -81,7 +81,7 @@ class Refilled(KernelType):
             k.bar_warp_sync(FULL_WARP)
 
     @classmethod
-    def cases(cls) -> Iterator[KernelType]:
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
         yield cls(rounds=3)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
