@@ -9,21 +9,22 @@ import click
 
 from executor.commands.session import AskedModel, context_option, model_argument, precision_option
 from ptxgen.commands import console
-from ptxgen.commands.options import FILE, target_option, whole_numbers
-from ptxgen.target import Target
+from ptxgen.commands.options import FILE, parse_target, target_option, whole_numbers
+from ptxgen.target import DEFAULT
 
 
 @click.command("bundle")
 @model_argument
-@target_option
+@target_option(str(DEFAULT))
 @click.option("--batch", "batches", default="1", show_default=True, metavar="1,4,8", help="How many sequences at once.")
 @click.option("--cubin", is_flag=True, help="Add machine code for the target, so that nothing is compiled when it is loaded.")
 @context_option
 @precision_option
 @click.option("-o", "--output", required=True, metavar="DIR", type=FILE, help="The folder to write.")
 def bundle_command(
-    asked: AskedModel, target_name: str, batches: str, cubin: bool, context: int | None, precision: str | None, output: Path
-) -> None:
+    asked: AskedModel, target_name: str | None, batches: str, cubin: bool, context: int | None, precision: str | None,
+    output: Path,
+) -> None:  # fmt: skip
     """Write the PTX of every kernel that a model needs, and manifest.json, from which a program in any language can launch
     them: entries, parameters, geometry, buffers, and the launches of a token in order. No GPU is needed.
 
@@ -34,7 +35,7 @@ def bundle_command(
     """
     from executor.bundle.write import write_bundle
 
-    target = Target.parse(target_name)
+    target = parse_target(target_name) or DEFAULT
     sizes = whole_numbers("--batch", batches, "numbers of sequences", "1,4,8", low=1)
     with console.progress() as report:
         write_bundle(

@@ -16,12 +16,12 @@ import click
 
 from ptxgen.commands import console
 from ptxgen.commands.completion import complete_kernels, complete_settings, complete_targets
-from ptxgen.commands.options import FILE, TARGETS, json_option, set_option, target_option
+from ptxgen.commands.options import FILE, TARGETS, json_option, parse_target, set_option, target_option
 from ptxgen.commands.start import FAILED
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.files import replacing
 from ptxgen.printable import did_you_mean, printable
-from ptxgen.target import DEFAULT, Target
+from ptxgen.target import Target
 
 if TYPE_CHECKING:
     from ptxgen.dsl.kernel_type import KernelType
@@ -78,10 +78,10 @@ def list_command(patterns: tuple[str, ...], as_json: bool) -> None:
 @click.command("emit")
 @click.argument("name", shell_complete=complete_kernels)
 @set_option
-@target_option
+@target_option("the oldest that the kernel is for")
 @click.option("--lines", is_flag=True, help="Name the Python line of every instruction (.loc), for debuggers and sanitisers.")
 @click.option("-o", "--output", type=FILE, help="Write FILE, and what a launch needs to FILE's name in .json.")
-def emit_command(name: str, settings: tuple[str, ...], target_name: str, lines: bool, output: Path | None) -> None:
+def emit_command(name: str, settings: tuple[str, ...], target_name: str | None, lines: bool, output: Path | None) -> None:
     """Write the PTX of one kernel to stdout or to a file. No GPU is needed.
 
     \b
@@ -93,7 +93,7 @@ def emit_command(name: str, settings: tuple[str, ...], target_name: str, lines: 
     from ptxgen.kernels.registry import find
     from ptxgen.toolchain.module import emit
 
-    target = Target.parse(target_name)
+    target = parse_target(target_name)
     entry = find(name)
     if output is not None and output.suffix == ".json":
         raise ArgumentError(f"{output} would hold both the PTX and what a launch needs; name it .ptx")
@@ -117,8 +117,8 @@ def emit_command(name: str, settings: tuple[str, ...], target_name: str, lines: 
     "--models", is_flag=True, help="Check the shapes of known models instead (matrix-vector kernels only, your own included)."
 )
 @click.option(
-    "target_names", "--target", multiple=True, default=(str(DEFAULT),), show_default=True,
-    help=f"GPU target, or `all` that the kernel is for; may be repeated. Targets: {TARGETS}", shell_complete=complete_targets,
+    "target_names", "--target", multiple=True, shell_complete=complete_targets,
+    help=f"GPU target, or `all` that a kernel is for (default: its oldest); may be repeated. Targets: {TARGETS}",
 )  # fmt: skip
 @json_option()
 @click.pass_context
@@ -200,8 +200,8 @@ def _kernels(entry: KernelEntry, settings: tuple[str, ...], models: bool) -> Ite
 
 
 def _targets(kernel: KernelType, named: Iterable[Target], *, everywhere: bool) -> Iterable[Target]:
-    """The targets to check a kernel on: those named, and with `everywhere` all that it is for."""
-    return dict.fromkeys([*(kernel.targets() if everywhere else ()), *named])
+    """The targets to check a kernel on: those named, with `everywhere` all that it is for, and without either its oldest."""
+    return dict.fromkeys([*(kernel.targets() if everywhere else ()), *named]) or (kernel.least_target,)
 
 
 def _checked(pairs: Sequence[tuple[KernelType, Target]]) -> Iterator[CheckResult]:

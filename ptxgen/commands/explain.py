@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ptxgen.commands import console
-from ptxgen.commands.completion import complete_gpus, complete_kernels, complete_targets
-from ptxgen.commands.options import FILE, TARGETS, json_option, set_option
+from ptxgen.commands.completion import complete_gpus, complete_kernels
+from ptxgen.commands.options import FILE, json_option, parse_target, set_option, target_option
 from ptxgen.files import replacing
-from ptxgen.target import Target
 
 if TYPE_CHECKING:
     from ptxgen.explain.explanation import Explanation
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
 @click.command("explain")
 @click.argument("name", shell_complete=complete_kernels)
 @set_option
-@click.option(
-    "target_name", "--target", help=f"GPU target (default: the GPU's own): {TARGETS}", shell_complete=complete_targets
-)
+@target_option("the GPU's own")
 @click.option(
     "gpu_name", "--gpu", help="GPU whose figures count (default h200, or one of the target's generation): l4, rtx4090, ...",
     shell_complete=complete_gpus,
@@ -49,10 +46,16 @@ def explain_command(
     from ptxgen.explain.gpus import DEFAULT_GPU, find_gpu, newest_for
     from ptxgen.kernels.registry import find
 
-    target = Target.parse(target_name) if target_name else None
-    gpu = find_gpu(gpu_name) if gpu_name else newest_for(target) if target else DEFAULT_GPU
+    target = parse_target(target_name)
     entry = find(name)
-    explanation = explain(entry.make(**parse_shape(entry, settings)), target or gpu.target, gpu)
+    kernel = entry.make(**parse_shape(entry, settings))
+    if gpu_name is not None:
+        gpu = find_gpu(gpu_name)
+    elif target is None and kernel.runs_on(DEFAULT_GPU.target):
+        gpu = DEFAULT_GPU
+    else:
+        gpu = newest_for(target or kernel.least_target)
+    explanation = explain(kernel, target or gpu.target, gpu)
     if page is not None:
         from ptxgen.explain.page import render
 

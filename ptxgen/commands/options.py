@@ -11,7 +11,7 @@ import click
 
 from ptxgen.commands.completion import complete_settings, complete_targets
 from ptxgen.errors import ArgumentError
-from ptxgen.target import ALL, DEFAULT
+from ptxgen.target import ALL, Target
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -22,10 +22,17 @@ set_option = click.option(
     "settings", "--set", multiple=True, metavar="NAME=VALUE", help="A parameter of the shape; see `ptxgen list`.",
     shell_complete=complete_settings,
 )  # fmt: skip
-target_option = click.option(
-    "target_name", "--target", default=str(DEFAULT), show_default=True, help=f"GPU target: {TARGETS}",
-    shell_complete=complete_targets,
-)  # fmt: skip
+
+
+def target_option(default: str) -> Callable[[Command], Command]:
+    """Decorator: the option --target, as `target_name`, None where it is not given; `default` says what counts then."""
+    help = f"GPU target (default: {default}): {TARGETS}"
+    return click.option("target_name", "--target", help=help, shell_complete=complete_targets)
+
+
+def parse_target(name: str | None) -> Target | None:
+    """The target of this name, None of none. ArgumentError lists the known ones."""
+    return None if name is None else Target.parse(name)
 
 
 def json_option(help: str = "The same facts as JSON.") -> Callable[[Command], Command]:

@@ -20,7 +20,7 @@ from ptxgen.dsl.kernel_type import Argument, Array, KernelType
 from ptxgen.emulator.layout import REDZONE
 from ptxgen.errors import Nonconformity
 from ptxgen.printable import literal
-from ptxgen.target import DEFAULT, Target
+from ptxgen.target import Target
 from ptxgen.toolchain.cuda_source import CudaSourceKernel
 from ptxgen.toolchain.module import Emitted, emit, printed, verified
 
@@ -31,7 +31,7 @@ CANARY = 0xA5
 
 
 @lru_cache(maxsize=32)
-def emitted(kernel: KernelType, target: Target = DEFAULT, *, lines: bool = False) -> Emitted:
+def emitted(kernel: KernelType, target: Target | None = None, *, lines: bool = False) -> Emitted:
     """As `ptxgen.toolchain.module.emit`, once for all checks of a kernel, and written once for all targets where the author did
     not ask which it is."""
     target = kernel.target_for(target)
@@ -116,7 +116,7 @@ def emulate(
     done so. `tight`: every array is aligned to what the
     signature promises and to no more, and stands between canaries that must be there afterwards. Raises Nonconformity if they
     are not."""
-    text = emitted(kernel, target or kernel.targets()[0], lines=True)
+    text = emitted(kernel, target, lines=True)
     launch, signature = kernel.launch(), kernel.signature()
     several = launch.ranks > 1
     given = (

@@ -120,14 +120,15 @@ def parameters(signature: Signature) -> tuple[Parameter, ...]:
     )
 
 
-def build(kernel: KernelType, target: Target = DEFAULT, *, early: bool = False, stamped: bool = False) -> Function:
-    """Write the kernel for a target. The result is not verified yet (see ptxgen.verify). early: so that it may start before the
-    launch before it has ended, as LaunchConfig.early says; unless it does so by itself, it lets the next one start and then
-    waits, before all else or where it says (KernelType.waits_inside). stamped: with the times of a launch, in one more argument
-    (stamps.py)."""
+def build(kernel: KernelType, target: Target | None = None, *, early: bool = False, stamped: bool = False) -> Function:
+    """Write the kernel for a target (KernelType.target_for). The result is not verified yet (see ptxgen.verify). early: so that
+    it may start before the launch before it has ended, as LaunchConfig.early says; unless it does so by itself, it lets the
+    next one start and then waits, before all else or where it says (KernelType.waits_inside). stamped: with the times of a
+    launch, in one more argument (stamps.py)."""
     summary = (type(kernel).__doc__ or "").strip().splitlines()
     early = early and not kernel.launch().early
     signature = stamped_signature(kernel) if stamped else kernel.signature()
+    target = kernel.target_for(target)
     k = KernelBuilder(kernel.name, signature, kernel.launch(), target, summary[0] if summary else "", early=early)
     if early:
         if not kernel.frees_next_inside:

@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from ptxgen.errors import ArgumentError
-from ptxgen.target import ALL, MAX_REGISTERS, Target
+from ptxgen.target import ALL, DEFAULT, FIRST_PTX, MAX_REGISTERS, Target
 from ptxgen.types import U64, DType
 
 if TYPE_CHECKING:
@@ -270,14 +270,32 @@ class KernelType(ABC):
         """Whether it can be written so that this GPU runs it."""
         return gpu.sm >= self.least_sm if self.only_on is None else gpu.sm == self.only_on.sm
 
-    def target_for(self, gpu: Target) -> Target:
-        """What to write it for, so that this GPU runs it: sm_90a on an sm_90 for a kernel that is for that alone. ArgumentError
-        on a GPU that such a kernel cannot be for."""
-        if self.only_on is None:
-            return gpu
+    @property
+    def least_target(self) -> Target:
+        """What it is written for where no target is named: the oldest GPU that it can be for, from ptxgen.target.DEFAULT on.
+        ArgumentError if there is none."""
+        if self.only_on is not None:
+            return self.only_on
+        known = (Target(sm) for sm in FIRST_PTX if sm >= DEFAULT.sm)
+        least = next((target for target in known if self.runs_on(target)), None)
+        if least is None:
+            listed = ", ".join(f"sm_{sm}" for sm in FIRST_PTX)
+            raise ArgumentError(f"{self.name} {self._needs()}, and no known target is; known: {listed}")
+        return least
+
+    def target_for(self, gpu: Target | None) -> Target:
+        """What to write it for, so that this GPU runs it: sm_90a on an sm_90 for a kernel that is for that alone;
+        `least_target` where no GPU is named. ArgumentError on a GPU that the kernel cannot be for."""
+        if gpu is None:
+            return self.least_target
         if not self.runs_on(gpu):
-            raise ArgumentError(f"{self.name} is written for {self.only_on} alone, and the target is {gpu}")
-        return self.only_on
+            raise ArgumentError(f"{self.name} {self._needs()}, and the target is {gpu}")
+        return gpu if self.only_on is None else self.only_on
+
+    def _needs(self) -> str:
+        if self.only_on is not None:
+            return f"is written for {self.only_on} alone"
+        return f"needs sm_{self.least_sm} or newer"
 
     @property
     @abstractmethod

@@ -27,7 +27,7 @@ from ptxgen.dsl.ir import (
 from ptxgen.dsl.kernel_type import Argument, Array, KernelType
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.isa.printf import VPRINTF
-from ptxgen.target import DEFAULT, Target
+from ptxgen.target import Target
 from ptxgen.toolchain.cuda_source import CudaSourceKernel, compile_kernel
 from ptxgen.verify.verify import verify
 
@@ -83,13 +83,14 @@ class Emitted:
 
 
 def emit(
-    kernel: KernelType, target: Target = DEFAULT, *, lines: bool = False, early: bool = False, stamped: bool = False
+    kernel: KernelType, target: Target | None = None, *, lines: bool = False, early: bool = False, stamped: bool = False
 ) -> Emitted:
     """Write, verify and print a kernel. The same type gives the same bytes. With `lines` the text names the author's file and
     line of every instruction (`.loc`), for assemblers, debuggers and the sanitiser. early: as in `build`; from sm_90 on.
     stamped: as in `build`.
 
-    A kernel that is for one target alone is written for that (KernelType.target_for), which `target` of the result names.
+    Without a target it is the oldest that the kernel is for (KernelType.least_target). A kernel that is for one target alone is
+    written for that (KernelType.target_for), which `target` of the result names.
     Raises AuthorError (with the author's line) for whatever the builder, the verifier or the CUDA C++ compiler finds, and
     ArgumentError for a target that the kernel is not for, and for an early or a stamped one in CUDA C++."""
     target = kernel.target_for(target)

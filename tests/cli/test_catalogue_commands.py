@@ -15,6 +15,7 @@ from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels import known_models, registry
 from ptxgen.kernels.activation.elementwise import ResidualAdd
 from ptxgen.kernels.known_models import Dimensions
+from ptxgen.kernels.registry import find
 from tests.cli.invoke import facts, invoke, refused
 
 
@@ -90,6 +91,39 @@ def test_a_file_that_cannot_be_written_is_named_and_the_old_one_stays(tmp_path: 
 )
 def test_a_shape_that_is_not_allowed_is_one_clear_line(words: tuple[str, ...], said: str) -> None:
     assert said in refused("ptxgen", "emit", *words)
+
+
+MMA = ("mma_q4k_gemm", "--set", "k=256", "--set", "n=64", "--set", "m=8")  # from sm_80 on
+WGMMA = ("wgmma_q4k_gemm", "--set", "k=256", "--set", "n=64", "--set", "m=64")  # sm_90a alone
+
+
+@pytest.mark.parametrize(("words", "least", "below"), [(MMA, "sm_80", "sm_75"), (WGMMA, "sm_90a", "sm_89")])
+def test_commands_write_for_the_oldest_target_of_a_kernel_and_refuse_one_below(
+    words: tuple[str, ...], least: str, below: str
+) -> None:
+    assert f".target {least}\n" in invoke("ptxgen", "emit", *words).stdout
+    (checked,) = facts("ptxgen", "check", *words)
+    assert (checked["target"], checked["error"]) == (least, None)
+    said = f"{find(words[0]).make(k=256, n=64, m=64).name} "
+    said += f"needs {least} or newer" if least == "sm_80" else f"is written for {least} alone"
+    said += f", and the target is {below}"
+    assert refused("ptxgen", "emit", *words, "--target", below) == said
+    assert refused("ptxgen", "explain", *words, "--target", below) == said
+    (checked,) = facts("ptxgen", "check", *words, "--target", below, exit_code=1)
+    assert checked["error"] == said
+
+
+def test_explain_takes_a_gpu_that_the_kernel_is_for_when_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ResidualAdd, "least_sm", 100)
+    assert facts("ptxgen", "explain", "residual_add", "--set", "n=64")["gpu"]["name"] == "b200"
+
+
+def test_a_kernel_for_no_known_gpu_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ResidualAdd, "least_sm", 200)
+    assert refused("ptxgen", "emit", "residual_add", "--set", "n=64") == (
+        "residual_add needs sm_200 or newer, and no known target is; known: sm_75, sm_80, sm_86, sm_89, sm_90, sm_100, sm_103, "
+        "sm_120, sm_121"
+    )
 
 
 def test_check_reports_what_the_assembler_says_of_each_shape_and_target() -> None:
