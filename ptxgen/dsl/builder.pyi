@@ -662,9 +662,9 @@ class KernelBuilder(Warpgroup, Printing):
         c: Sequence[Value],
         /,
         *,
+        a_type: Literal["tf32", "f16", "bf16", "u8", "s8"] = ...,
+        b_type: Literal["tf32", "f16", "bf16", "u8", "s8"] = ...,
         satfinite: Literal["satfinite"] = ...,
-        a_type: Literal["u8", "s8"] = ...,
-        b_type: Literal["u8", "s8"] = ...,
         result: DType | None = ...,
     ) -> tuple[Value, ...]:
         """d = a b + c over the warp, summed in f32 in the order of k; a GPU sums in another (tests/ptxgen/isa/fragments.py).
@@ -1136,7 +1136,7 @@ class KernelBuilder(Warpgroup, Printing):
             "m64n192k16",
             "m64n256k16",
         ],
-        a_type: Literal["f16", "bf16"],
+        a_type: Literal["f16", "bf16"] = ...,
         b_type: Literal["f16", "bf16"],
     ) -> None:
         """c = a b + c, or a b where scale_d is false, begun now and done when its group was waited for. Warp w of the four has

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, cast
 
 from ptxgen.errors import Location, TypeMismatch
-from ptxgen.isa.operand_spec import OperandKind, OperandSpec
+from ptxgen.isa.operand_spec import OperandKind, OperandSpec, element_of
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, Register, Special, Vector, kind
 from ptxgen.isa.table import Instruction, Operand
 from ptxgen.types import BY_NAME, PRED, S32, DType, Kind
@@ -40,10 +40,12 @@ class Fit:
 @dataclass(frozen=True)
 class Miss:
     """Why a row does not fit, and how far it came: 0 no such modifier, 1 not this value of it, 2 not so many operands,
-    3 a modifier is missing, 4 a constant, 5 a type. The row that came furthest is the one that the author meant."""
+    3 a modifier is missing, 4 a constant, 5 vectors of other lengths, 6 a type. The row that came furthest is the one that the
+    author meant. `missing`: the modifiers that are, with their values."""
 
     stage: int
     problems: list[str]
+    missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def resolve(
@@ -79,7 +81,8 @@ def resolve(
         ordinal = ("first", "second", "third", "fourth")[min(place, 3)]
         hint = f"convert the {ordinal} with k.{first}(...)" if BY_NAME[other] != PRED else ""
         raise TypeMismatch(f"{name} needs operands of one type, got {' and '.join(t for t in types if t)}", where(), hint)
-    problems = min((miss.problems for miss, _ in misses if miss.stage == furthest), key=len)
+    said = [miss for miss, _ in misses if miss.stage == furthest]
+    problems = _unsettled(said) if furthest == 3 else min((miss.problems for miss in said), key=len)
     got = ", ".join(t or str(s) for t, s in zip(types, sources, strict=True))
     forms = "; ".join(
         sorted({r.opcode({s.name: "{" + s.name + "}" for s in r.modifiers if not s.optional}) for r in meant})[:6]
@@ -90,6 +93,15 @@ def resolve(
 _fits: dict[tuple[Any, ...], Fit] = {}
 """The fit of sources of these kinds, so that a kernel's thousandth `add` is not a search. A constant counts with its
 value: which row takes it must not depend on what was written before."""
+
+
+def _unsettled(misses: Sequence[Miss]) -> list[str]:
+    """What the author must say: the modifiers that the fewest are missing for, with the values of all rows that miss them."""
+    problems = []
+    for name in min((miss.missing for miss in misses), key=len):
+        values = dict.fromkeys(value for miss in misses for value in miss.missing.get(name, ()))
+        problems.append(f"needs {name}=, one of {', '.join(values)}")
+    return problems
 
 
 def _kind(source: Source) -> object:
@@ -122,9 +134,9 @@ def _fit(
     for place in row.destinations:
         if not place.name.startswith("dp"):
             _infer(row, place, result, modifiers, as_bits)
-    missing = [s.name for s in row.modifiers if not s.optional and s.name not in modifiers]
+    missing = {s.name: s.values for s in row.modifiers if not s.optional and s.name not in modifiers}
     if missing:
-        return Miss(3, [f"needs {name}=, one of {', '.join(slots[name].values)}" for name in missing])
+        return Miss(3, [], missing)
 
     typed: dict[str, AnyOperand] = {}
     for place in row.sources:
@@ -147,7 +159,16 @@ def _fit(
         destinations[place.name] = (type, place.spec.length(modifiers))
     probe: dict[str, AnyOperand] = {name: _stand_in(type, length) for name, (type, length) in destinations.items()}
     problems = row.problems(modifiers, {**probe, **typed}, strict=True) or _mixed(row, typed)
-    return Miss(5, problems) if problems else Fit(row, modifiers, typed, destinations)
+    if not problems:
+        return Fit(row, modifiers, typed, destinations)
+    return Miss(6 if all(_has_length(place, typed.get(place.name), modifiers) for place in row.sources) else 5, problems)
+
+
+def _has_length(place: Operand, source: AnyOperand | None, modifiers: Mapping[str, str]) -> bool:
+    if place.spec.kind is not OperandKind.VALUE or source is None:
+        return True
+    length = len(source.elements) if isinstance(source, Vector) else 1
+    return length == place.spec.length(modifiers)
 
 
 def _stand_in(type: DType, length: int) -> AnyOperand:
@@ -177,7 +198,12 @@ def _mixed(row: Instruction, typed: Mapping[str, AnyOperand]) -> list[str]:
 
 
 def _infer(row: Instruction, place: Operand, type: DType | None, modifiers: dict[str, str], as_bits: bool) -> None:
-    """Settle the modifier that names this operand's type, if there is one and nobody said."""
+    """Settle the modifier that names this operand's type, or that of its elements, if there is one and nobody said."""
+    elements = place.spec.holds_modifier
+    if elements and type is not None and elements not in modifiers:
+        values = next(slot.values for slot in row.modifiers if slot.name == elements)
+        if element_of(type) in values:
+            modifiers[elements] = element_of(type)
     name = place.spec.modifier
     if type is None or not place.spec.names_type or name in modifiers:
         return

@@ -6,7 +6,9 @@
 "{type}+"     as "{type}", or a wider register of the same kind (ld, st, cvt: PTX ISA 9.4.1)
 "2{type}"     of the type twice as wide (mul.wide)
 "{type}*"     one register, or a vector of as many as the modifier `vec` says (v2, v4, v8); "{type}+*" is both
-"b32[4]"      a vector of exactly 4, in braces
+"b32:u32"     as "b32", whose bits are an integer: so says the DSL, where PTX takes any register of the size
+"b32:{type}"  as "b32", whose bits are elements of the type that the modifier `type` names: two f16 or bf16, a tf32, bytes
+"b32[4]"      a vector of exactly 4, in braces; "b32:{type}[4]" is both
 "b32[num]"    a vector of as many as the modifier `num` says (x1, x2, x4), in braces
 "f32[shape]"  a vector of a thread's share of the m x n results of a warpgroup's product (shape: m64n16k16), in braces
 "addr"        a memory operand, in the space that the modifier `space` names; "global addr" in this one
@@ -22,7 +24,7 @@ from enum import Enum
 from functools import cache
 
 from ptxgen.target import WARPGROUP_SIZE
-from ptxgen.types import BY_NAME, DType
+from ptxgen.types import BF16X2, BY_NAME, F16X2, TF32, DType
 
 
 class OperandKind(Enum):
@@ -38,9 +40,12 @@ class OperandKind(Enum):
 _KINDS = {
     "addr": OperandKind.ADDRESS, "label": OperandKind.LABEL, "symbol": OperandKind.SYMBOL, "imm": OperandKind.CONSTANT,
 }  # fmt: skip
+_PACKED = {"f16": F16X2, "bf16": BF16X2, "tf32": TF32}
+"""The registers of 32 bits that hold elements of a type; bytes have no type of their own and are in integers."""
 _SHAPE = re.compile(r"m(?P<m>\d+)n(?P<n>\d+)k\d+")
 _VALUE = re.compile(
-    r"=(?P<like>\w+)|(?P<twice>2)?\{(?P<modifier>\w+)\}(?P<wider>\+)?(?P<vec>\*)?|(?P<types>[\w|]+)(\[(?P<braces>\w+)\])?"
+    r"=(?P<like>\w+)|(?P<twice>2)?\{(?P<modifier>\w+)\}(?P<wider>\+)?(?P<vec>\*)?|(?P<types>[\w|]+)"
+    r"(:(?P<holds>\w+|\{\w+\}))?(\[(?P<braces>\w+)\])?"
 )
 
 
@@ -48,7 +53,8 @@ _VALUE = re.compile(
 class OperandSpec:
     """What a place takes and, of a value, its type: one of `types`, the one that `modifier` names (`twice` as wide), or the
     one of the operand `like`; `wider` registers may do. `vec`: a vector where the modifier of this name is there. `braces`: a
-    vector of so many, or of as many as this modifier says. `space`: the state space of an address that no modifier names."""
+    vector of so many, or of as many as this modifier says. `space`: the state space of an address that no modifier names.
+    `holds`: the type that the bits of a `.b` type stand for, or in braces the modifier that names it."""
 
     kind: OperandKind = OperandKind.VALUE
     types: tuple[DType, ...] = ()
@@ -59,6 +65,7 @@ class OperandSpec:
     vec: bool = False
     braces: int | str = 0
     space: str = ""
+    holds: str = ""
 
     @property
     def element(self) -> OperandSpec:
@@ -69,6 +76,19 @@ class OperandSpec:
     def names_type(self) -> bool:
         """Whether a modifier names the type as it is, so that the operand's type can settle the modifier."""
         return bool(self.modifier) and not self.twice
+
+    @property
+    def holds_modifier(self) -> str:
+        """The modifier that names what the bits stand for; empty if none does."""
+        return self.holds.strip("{}") if self.holds.startswith("{") else ""
+
+    def held(self, modifiers: Mapping[str, str]) -> tuple[DType, ...]:
+        """The types of registers that hold what the bits stand for, beside plain bits; empty where the spec does not say."""
+        name = modifiers.get(self.holds_modifier, "") if self.holds_modifier else self.holds
+        if not name:
+            return ()
+        bits = self.types[0].bits
+        return (_PACKED[name],) if name in _PACKED else (BY_NAME[f"u{bits}"], BY_NAME[f"s{bits}"])
 
     def allowed(self, modifiers: Mapping[str, str]) -> tuple[DType, ...]:
         """The types under these modifiers; empty where the spec names none or another operand."""
@@ -113,7 +133,13 @@ def parsed(text: str) -> OperandSpec:
         wider=bool(match["wider"]),
         vec=bool(match["vec"]),
         braces=int(braces) if braces.isdigit() else braces,
+        holds=match["holds"] or "",
     )
+
+
+def element_of(type: DType) -> str:
+    """The name of the elements that a register of this type holds where its place takes plain bits; empty if none."""
+    return next((name for name, packed in _PACKED.items() if packed == type), "")
 
 
 def state_space(word: str) -> str:

@@ -79,6 +79,12 @@ def by_half(v: Algebra, type: str, work: Callable[..., Value], *operands: Value)
     return v.join(work(*(h[0] for h in halves)), work(*(h[1] for h in halves)), whole)
 
 
+def one_type(modifiers: Mapping[str, str]) -> str:
+    """The rule of products whose a and b must be of one type."""
+    a, b = modifiers.get("a_type"), modifiers.get("b_type")
+    return "" if a == b else f"a and b are of one type, not {a} and {b}"
+
+
 def together(*rules: Callable[[Mapping[str, str]], str]) -> Callable[[Mapping[str, str]], str]:
     """The first complaint of several rules."""
     return lambda modifiers: next((text for rule in rules if (text := rule(modifiers))), "")

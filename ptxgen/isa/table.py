@@ -31,7 +31,7 @@ from ptxgen.isa.effects import ADDRESSING, BRANCHES, SCOPES, WEAK, Effect, LaneR
 from ptxgen.isa.operand_spec import OperandKind, OperandSpec, parsed
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, LabelRef, Register, Special, Symbol, Vector, kind
 from ptxgen.isa.units import Unit
-from ptxgen.types import PRED, DType, Kind
+from ptxgen.types import ALL, PRED, DType, Kind
 
 Modifiers = Mapping[str, str]
 Need = tuple[int, tuple[int, int]]
@@ -220,24 +220,36 @@ class Instruction:
             return [f"operand {place.name} must have {length} elements, got {len(elements)}"]
         like = operands.get(spec.like)
         allowed = (like.type,) if isinstance(like, Register | Immediate) else spec.allowed(modifiers)
+        held = spec.held(modifiers) if strict else ()
         problems = []
         for element in elements:
             if isinstance(element, Register) and any(element.type is want for want in allowed):
                 continue
             if place.is_destination and not isinstance(element, Register | None):
                 problems.append(f"destination {place.name} must be a register, got {element}")
+            elif isinstance(element, Register | Special) and held:
+                if element.type not in held:
+                    names = " or ".join(str(type) for type in (*held, *allowed))
+                    problems.append(
+                        f"operand {place.name} holds {_held_name(spec, modifiers)}, so it must be {names}, got {element.type}"
+                    )
             elif isinstance(element, Register | Special) and allowed:
                 if not any(_fits(element.type, want, wider=spec.wider, strict=strict) for want in allowed):
                     names = " or ".join(t.name for t in allowed)
                     problems.append(f"operand {place.name} must be {names}, got {element.type}")
             elif isinstance(element, Address | LabelRef):
                 problems.append(f"operand {place.name} must be a register or a constant, got {element}")
-        return problems
+        return list(dict.fromkeys(problems))
 
 
+_BITS = frozenset(type.name for type in ALL if type.kind is Kind.BITS)
 _CLASSES = {
     OperandKind.ADDRESS: Address, OperandKind.LABEL: LabelRef, OperandKind.SYMBOL: Symbol, OperandKind.CONSTANT: Immediate,
 }  # fmt: skip
+
+
+def _held_name(spec: OperandSpec, modifiers: Modifiers) -> str:
+    return modifiers[spec.holds_modifier] if spec.holds_modifier else "an integer"
 
 
 def _fits(got: DType, want: DType, *, wider: bool, strict: bool) -> bool:
@@ -247,11 +259,20 @@ def _fits(got: DType, want: DType, *, wider: bool, strict: bool) -> bool:
     size = bits >= want.bits if wider or want.bits < 16 else bits == want.bits
     if not size:
         return False
+    if strict and wider:
+        return got == want or _holds_wider(got, want)
     if want.kind is Kind.BITS or (got.kind is Kind.BITS and not strict):
         return True
-    if strict and not wider:
+    if strict:
         return got == want
     return got.is_float == want.is_float if not (got.kind is Kind.BITS and want.register.startswith("b")) else True
+
+
+def _holds_wider(got: DType, want: DType) -> bool:
+    """Whether a register of another type has room for a value: bits take any of their size, and wider ones hold integers."""
+    if want.kind is Kind.BITS:
+        return got.bits == want.bits or not got.is_float
+    return not (got.is_float or want.is_float) and (got.bits > want.bits or got.kind is Kind.BITS)
 
 
 def _match(slots: tuple[OpcodeSlot, ...], words: tuple[str, ...]) -> dict[str, str] | None:
@@ -332,6 +353,13 @@ def _check(row: Instruction, template: str) -> None:
         raise ValueError(f"{template}: an instruction with an address does something to memory; say what (effect=)")
     if (OperandKind.LABEL in kinds) != (row.effect in BRANCHES):
         raise ValueError(f"{template}: an instruction with a label is a branch, and only one with a label (effect=)")
+    words = {slot.values[0] for slot in row.slots if not slot.name}
+    for place in row.operands:
+        spec = place.spec
+        if any(type.kind is Kind.BITS for type in spec.types) and not spec.holds and not words & _BITS:
+            raise ValueError(
+                f"{template}: no word of the text says what the bits of {place.name} are; say what they hold (b32:u32)"
+            )
     if row.updates and row.updates not in {place.name for place in row.sources}:
         raise ValueError(f"{template}: it has no source {row.updates} to update")
     if row.collective and row.results and row.lanes is LaneResult.OWN:

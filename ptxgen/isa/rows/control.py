@@ -57,7 +57,7 @@ def bar_sync(v: Algebra, a: Value, b: Value | None = None, aligned: str = "") ->
     v.barrier("block", *((a,) if b is None else (a, b)))
 
 
-@instruction("bar.warp.sync", mask="b32", name="bar_warp_sync", effect=Effect.WARP_BARRIER, section="9.7.13.2")
+@instruction("bar.warp.sync", mask="b32:u32", name="bar_warp_sync", effect=Effect.WARP_BARRIER, section="9.7.13.2")
 def bar_warp_sync(v: Algebra, mask: Value) -> None:
     """Wait for the lanes of the mask."""
     v.barrier("warp", mask)

@@ -161,7 +161,9 @@ def cvt_integral(v: Algebra, a: Value, to: str, of: str, rnd: str = "", ftz: str
     return d if a.type == F64 or moved else v.canonical(d)
 
 
-@instruction("cvt.{rnd}.{to}.f32", rnd=("rna",), to=("tf32",), d="b32", a="f32", sm=80, ptx=(7, 0))
+@instruction(
+    "cvt.{rnd}.{to}.f32", rnd=("rna",), to=("tf32",), d="b32:{to}", a="f32", defaults={"rnd": "rna"}, sm=80, ptx=(7, 0)
+)
 def cvt_tf32(v: Algebra, a: Value, rnd: str, to: str) -> Value:
     """f32 to tf32 (10 bits of fraction in the place of 23), ties away from zero. Of a NaN the low 13 bits are cut off, as the
     assembler's sequence for every GPU does; one that has no others becomes infinity."""

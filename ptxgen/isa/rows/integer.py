@@ -227,8 +227,8 @@ def szext(v: Algebra, a: Value, b: Value, mode: str, type: str) -> Value:
     return (a << (32 - width)) >> (32 - width)
 
 
-@instruction("dp4a.{a_type}.{b_type}", a_type=("u32", "s32"), b_type=("u32", "s32"), d="u32|s32", a="b32", b="b32", c="=d",
-             unit=Unit.DOT, section="9.7.1.23")  # fmt: skip
+@instruction("dp4a.{a_type}.{b_type}", a_type=("u32", "s32"), b_type=("u32", "s32"), d="u32|s32", a="b32:{a_type}",
+             b="b32:{b_type}", c="=d", unit=Unit.DOT, section="9.7.1.23")  # fmt: skip
 def dp4a(v: Algebra, a: Value, b: Value, c: Value, a_type: str, b_type: str) -> Value:
     """Add the four byte products of a and b to c."""
     for i in range(4):
@@ -238,7 +238,7 @@ def dp4a(v: Algebra, a: Value, b: Value, c: Value, a_type: str, b_type: str) -> 
 
 
 @instruction("dp2a.{half}.{a_type}.{b_type}", half=("lo", "hi"), a_type=("u32", "s32"), b_type=("u32", "s32"), d="u32|s32",
-             a="b32", b="b32", c="=d", unit=Unit.DOT, section="9.7.1.24")  # fmt: skip
+             a="b32:{a_type}", b="b32:{b_type}", c="=d", unit=Unit.DOT, section="9.7.1.24")  # fmt: skip
 def dp2a(v: Algebra, a: Value, b: Value, c: Value, half: str, a_type: str, b_type: str) -> Value:
     """Add to c the products of the two halves of a with two bytes of b, the low or the high two."""
     for i, word in enumerate(v.lanes_of(v.bits(a, B32))):

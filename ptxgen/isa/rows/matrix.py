@@ -10,7 +10,7 @@ from ptxgen.isa.algebra import Algebra, Value
 from ptxgen.isa.effects import Effect, LaneResult
 from ptxgen.isa.operand_spec import state_space, wide
 from ptxgen.isa.operands import Address
-from ptxgen.isa.parts import dtype
+from ptxgen.isa.parts import dtype, one_type
 from ptxgen.isa.rows.integer import clamp
 from ptxgen.isa.units import Unit
 from ptxgen.target import WARP_SIZE
@@ -99,46 +99,44 @@ def _saturated(v: Algebra, a: Sequence[Value], b: Sequence[Value], c: Sequence[V
     return [clamp(v, v.convert(p, wide(S32)) + v.convert(x, wide(S32)), S32) for p, x in zip(products, c, strict=True)]
 
 
-def _float_rows(shape: str, type: str, a: int, b: int, sm: int, ptx: tuple[int, int]) -> None:
-    def meaning(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...]) -> tuple[Value, ...]:
-        """d = a b + c over the warp, summed in f32 in the order of k; a GPU sums in another (tests/ptxgen/isa/fragments.py)."""
-        return tuple(v.canonical(x) for x in _multiply(v, a, b, c, type, type))
-
-    instruction(
-        f"mma.sync.aligned.{shape}.row.col.f32.{type}.{type}.f32", d="f32[4]", a=f"b32[{a}]", b=f"b32[{b}]", c="f32[4]",
-        name="mma", sm=sm, ptx=ptx, section="9.7.14.5.14",
-    )(meaning)  # fmt: skip
+mma = partial(instruction, name="mma", section="9.7.14.5.14")
+AMPERE: table.Need = (80, (7, 0))
+HALVES = ("f16", "bf16")
+float_row = partial(mma, d="f32[4]", rule=one_type)
+half_row = partial(mma, d="b32:f16[2]", a_type=("f16",), b_type=("f16",))
+byte_row = partial(mma, satfinite=("satfinite",), a_type=("u8", "s8"), b_type=("u8", "s8"), d="s32[4]", sm=80, ptx=(7, 0))
 
 
-AMPERE = (80, (7, 0))
-_float_rows("m16n8k16", "f16", 4, 2, *AMPERE)
-_float_rows("m16n8k8", "f16", 2, 1, 75, (6, 5))
-_float_rows("m16n8k16", "bf16", 4, 2, *AMPERE)
-_float_rows("m16n8k8", "bf16", 2, 1, *AMPERE)
-_float_rows("m16n8k8", "tf32", 4, 2, *AMPERE)
-_float_rows("m16n8k4", "tf32", 2, 1, *AMPERE)
+@float_row("mma.sync.aligned.m16n8k16.row.col.f32.{a_type}.{b_type}.f32", a_type=HALVES, b_type=HALVES, a="b32:{a_type}[4]",
+           b="b32:{b_type}[2]", c="f32[4]", sm=80, ptx=(7, 0))  # fmt: skip
+@float_row("mma.sync.aligned.m16n8k8.row.col.f32.{a_type}.{b_type}.f32", a_type=HALVES, b_type=HALVES, a="b32:{a_type}[2]",
+           b="b32:{b_type}[1]", c="f32[4]", ptx=(6, 5), needs={"a_type=bf16": AMPERE})  # fmt: skip
+@float_row("mma.sync.aligned.m16n8k8.row.col.f32.{a_type}.{b_type}.f32", a_type=("tf32",), b_type=("tf32",),
+           a="b32:{a_type}[4]", b="b32:{b_type}[2]", c="f32[4]", sm=80, ptx=(7, 0))  # fmt: skip
+@float_row("mma.sync.aligned.m16n8k4.row.col.f32.{a_type}.{b_type}.f32", a_type=("tf32",), b_type=("tf32",),
+           a="b32:{a_type}[2]", b="b32:{b_type}[1]", c="f32[4]", sm=80, ptx=(7, 0))  # fmt: skip
+def mma_f32(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...], a_type: str,
+            b_type: str) -> tuple[Value, ...]:  # fmt: skip
+    """d = a b + c over the warp, summed in f32 in the order of k; a GPU sums in another (tests/ptxgen/isa/fragments.py)."""
+    return tuple(v.canonical(x) for x in _multiply(v, a, b, c, a_type, b_type))
 
 
-@instruction("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16", d="b32[2]", a="b32[4]", b="b32[2]", c="b32[2]", name="mma",
-             sm=80, ptx=(7, 0), section="9.7.14.5.14")  # fmt: skip
-@instruction("mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16", d="b32[2]", a="b32[2]", b="b32[1]", c="b32[2]", name="mma",
-             ptx=(6, 5), section="9.7.14.5.14")  # fmt: skip
-def mma_f16(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...]) -> tuple[Value, ...]:
+@half_row("mma.sync.aligned.m16n8k16.row.col.f16.{a_type}.{b_type}.f16", a="b32:{a_type}[4]", b="b32:{b_type}[2]",
+          c="b32:f16[2]", sm=80, ptx=(7, 0))  # fmt: skip
+@half_row("mma.sync.aligned.m16n8k8.row.col.f16.{a_type}.{b_type}.f16", a="b32:{a_type}[2]", b="b32:{b_type}[1]",
+          c="b32:f16[2]", ptx=(6, 5))  # fmt: skip
+def mma_f16(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...], a_type: str,
+            b_type: str) -> tuple[Value, ...]:  # fmt: skip
     """d = a b + c over the warp, summed in f32 and rounded to f16 once."""
     start = [v.convert(half, F32) for word in c for half in v.lanes_of(v.bits(word, F16X2))]
-    d = [v.canonical(v.convert(x, F16)) for x in _multiply(v, a, b, start, "f16", "f16")]
+    d = [v.canonical(v.convert(x, F16)) for x in _multiply(v, a, b, start, a_type, b_type)]
     return tuple(v.bits(v.join(d[i], d[i + 1], F16X2), B32) for i in (0, 2))
 
 
-BYTES = ("u8", "s8")
-
-
-@instruction("mma.sync.aligned.m16n8k32.row.col.{satfinite?}.s32.{a_type}.{b_type}.s32", satfinite=("satfinite",), a_type=BYTES,
-             b_type=BYTES, d="s32[4]", a="b32[4]", b="b32[2]", c="s32[4]", name="mma", sm=80, ptx=(7, 0),
-             section="9.7.14.5.14")  # fmt: skip
-@instruction("mma.sync.aligned.m16n8k16.row.col.{satfinite?}.s32.{a_type}.{b_type}.s32", satfinite=("satfinite",), a_type=BYTES,
-             b_type=BYTES, d="s32[4]", a="b32[2]", b="b32[1]", c="s32[4]", name="mma", sm=80, ptx=(7, 0),
-             section="9.7.14.5.14")  # fmt: skip
+@byte_row("mma.sync.aligned.m16n8k32.row.col.{satfinite?}.s32.{a_type}.{b_type}.s32", a="b32:{a_type}[4]",
+          b="b32:{b_type}[2]", c="s32[4]")  # fmt: skip
+@byte_row("mma.sync.aligned.m16n8k16.row.col.{satfinite?}.s32.{a_type}.{b_type}.s32", a="b32:{a_type}[2]",
+          b="b32:{b_type}[1]", c="s32[4]")  # fmt: skip
 def mma_s32(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...], a_type: str, b_type: str,
             satfinite: str = "") -> tuple[Value, ...]:  # fmt: skip
     """d = a b + c over the warp, exact, wrapping or clamped with `satfinite`."""

@@ -23,8 +23,8 @@ def members(v: Algebra, mask: Value) -> Value:
     return v.ballot(v.const(1, PRED)) & v.bits(mask, U32)
 
 
-@instruction("shfl.sync.{mode}.b32", mode=("up", "down", "bfly", "idx"), d="b32", dp="pred?", a="b32", b="b32", c="b32",
-             mask="b32", unit=Unit.SHUFFLE, lanes=LaneResult.SHUFFLED, section="9.7.9.6")  # fmt: skip
+@instruction("shfl.sync.{mode}.b32", mode=("up", "down", "bfly", "idx"), d="b32", dp="pred?", a="b32", b="b32:u32", c="b32:u32",
+             mask="b32:u32", unit=Unit.SHUFFLE, lanes=LaneResult.SHUFFLED, section="9.7.9.6")  # fmt: skip
 def shfl(v: Algebra, a: Value, b: Value, c: Value, mask: Value, mode: str) -> tuple[Value, Value]:
     """The value of a in another lane: b lanes up or down, lane ^ b, or lane b. c holds the last lane (bits 0-4) and the
     width of the segments as a mask (bits 8-12). Out of range, a lane keeps its own value and the predicate is false."""
@@ -39,7 +39,7 @@ def shfl(v: Algebra, a: Value, b: Value, c: Value, mask: Value, mode: str) -> tu
     return v.from_lane(a, source), valid
 
 
-@instruction("vote.sync.{mode}.pred", mode=("all", "any", "uni"), d="pred", a="pred", mask="b32", lanes=LaneResult.SAME,
+@instruction("vote.sync.{mode}.pred", mode=("all", "any", "uni"), d="pred", a="pred", mask="b32:u32", lanes=LaneResult.SAME,
              section="9.7.13.9")  # fmt: skip
 def vote(v: Algebra, a: Value, mask: Value, mode: str) -> Value:
     """Whether the predicate holds in all, in any, or in all or none of the lanes of the mask."""
@@ -48,15 +48,15 @@ def vote(v: Algebra, a: Value, mask: Value, mode: str) -> Value:
     return {"all": yes == here, "any": yes != 0, "uni": (yes == here) | (yes == 0)}[mode]
 
 
-@instruction("vote.sync.{mode}.b32", mode=("ballot",), d="b32", a="pred", mask="b32", name="vote", lanes=LaneResult.SAME,
-             section="9.7.13.9")  # fmt: skip
+@instruction("vote.sync.{mode}.b32", mode=("ballot",), d="b32:u32", a="pred", mask="b32:u32", name="vote",
+             lanes=LaneResult.SAME, section="9.7.13.9")  # fmt: skip
 def vote_ballot(v: Algebra, a: Value, mask: Value, mode: str) -> Value:
     """One bit a lane of the mask: its predicate."""
     return v.bits(v.ballot(a) & members(v, mask), B32)
 
 
-@instruction("match.{mode}.sync.{type}", mode=("any",), type=("b32", "b64"), d="b32", a="{type}", mask="b32", name="match",
-             lanes=LaneResult.MIXED, section="9.7.13.10")  # fmt: skip
+@instruction("match.{mode}.sync.{type}", mode=("any",), type=("b32", "b64"), d="b32:u32", a="{type}", mask="b32:u32",
+             name="match", lanes=LaneResult.MIXED, section="9.7.13.10")  # fmt: skip
 def match_any(v: Algebra, a: Value, mask: Value, mode: str, type: str) -> Value:
     """The lanes of the mask that hold the same value as this one."""
     d = v.const(0, U32)
@@ -66,8 +66,8 @@ def match_any(v: Algebra, a: Value, mask: Value, mode: str, type: str) -> Value:
     return v.bits(d & members(v, mask), B32)
 
 
-@instruction("match.{mode}.sync.{type}", mode=("all",), type=("b32", "b64"), d="b32", dp="pred?", a="{type}", mask="b32",
-             name="match", lanes=LaneResult.MIXED, section="9.7.13.10")  # fmt: skip
+@instruction("match.{mode}.sync.{type}", mode=("all",), type=("b32", "b64"), d="b32:u32", dp="pred?", a="{type}",
+             mask="b32:u32", name="match", lanes=LaneResult.MIXED, section="9.7.13.10")  # fmt: skip
 def match_all(v: Algebra, a: Value, mask: Value, mode: str, type: str) -> tuple[Value, Value]:
     """The mask if all its lanes hold one value, else 0; the predicate says which."""
     here = members(v, mask)
@@ -76,15 +76,15 @@ def match_all(v: Algebra, a: Value, mask: Value, mode: str, type: str) -> tuple[
     return v.bits(v.select(same, here, v.const(0, U32)), B32), same
 
 
-@instruction("activemask.b32", d="b32", lanes=LaneResult.SAME, section="9.7.13.11")
+@instruction("activemask.b32", d="b32:u32", lanes=LaneResult.SAME, section="9.7.13.11")
 def activemask(v: Algebra) -> Value:
     """The lanes that execute this instruction together."""
     return v.bits(v.ballot(v.const(1, PRED)), B32)
 
 
-@instruction("redux.sync.{op}.{type}", op=("add", "min", "max"), type=("u32", "s32"), d="{type}", a="{type}", mask="b32", sm=80,
-             ptx=(7, 0), unit=Unit.SPECIAL, lanes=LaneResult.SAME, section="9.7.13.12")  # fmt: skip
-@instruction("redux.sync.{op}.{type}", op=("and", "or", "xor"), type=("b32",), d="{type}", a="{type}", mask="b32", sm=80,
+@instruction("redux.sync.{op}.{type}", op=("add", "min", "max"), type=("u32", "s32"), d="{type}", a="{type}", mask="b32:u32",
+             sm=80, ptx=(7, 0), unit=Unit.SPECIAL, lanes=LaneResult.SAME, section="9.7.13.12")  # fmt: skip
+@instruction("redux.sync.{op}.{type}", op=("and", "or", "xor"), type=("b32",), d="{type}", a="{type}", mask="b32:u32", sm=80,
              ptx=(7, 0), unit=Unit.SPECIAL, lanes=LaneResult.SAME, section="9.7.13.12")  # fmt: skip
 def redux(v: Algebra, a: Value, mask: Value, op: str, type: str) -> Value:
     """The sum, least, greatest, and, or, xor of a over the lanes of the mask."""
@@ -102,7 +102,9 @@ def redux(v: Algebra, a: Value, mask: Value, op: str, type: str) -> Value:
     return d
 
 
-@instruction("elect.sync", d="b32", dp="pred", mask="b32", sm=90, ptx=(8, 0), lanes=LaneResult.MIXED, section="9.7.13.14")
+@instruction(
+    "elect.sync", d="b32:u32", dp="pred", mask="b32:u32", sm=90, ptx=(8, 0), lanes=LaneResult.MIXED, section="9.7.13.14"
+)
 def elect(v: Algebra, mask: Value) -> tuple[Value, Value]:
     """The number of one lane of the mask (the lowest), and whether this is it."""
     here = members(v, mask)

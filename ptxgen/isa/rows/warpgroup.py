@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Value
 from ptxgen.isa.effects import Effect, LaneResult
+from ptxgen.isa.parts import one_type
 from ptxgen.isa.units import Unit
 
 instruction = partial(table.instruction, sm=90, ptx=(8, 0), feature="a", unit=Unit.CONTROL)
@@ -38,15 +38,10 @@ def wgmma_wait_group(v: Algebra, pending: int) -> None:
     v.wait_products(pending)
 
 
-def _one_type(modifiers: Mapping[str, str]) -> str:
-    a, b = modifiers.get("a_type"), modifiers.get("b_type")
-    return "" if a == b else f"a and b are of one type, not {a} and {b}"
-
-
 @instruction("wgmma.mma_async.sync.aligned.{shape}.f32.{a_type}.{b_type}", shape=SHAPES, a_type=HALVES, b_type=HALVES,
-             c="f32[shape]", a="b32[4]", b="b64", scale_d="pred", scale_a="imm", scale_b="imm", trans_b="imm", rule=_one_type,
-             name="wgmma_mma_async", effect=Effect.ASYNC_PRODUCT, unit=Unit.TENSOR, lanes=LaneResult.MIXED, updates="c",
-             canonical_nan=True, section="9.7.15.5.2")  # fmt: skip
+             c="f32[shape]", a="b32:{a_type}[4]", b="b64:u64", scale_d="pred", scale_a="imm", scale_b="imm", trans_b="imm",
+             rule=one_type, name="wgmma_mma_async", effect=Effect.ASYNC_PRODUCT, unit=Unit.TENSOR, lanes=LaneResult.MIXED,
+             updates="c", canonical_nan=True, section="9.7.15.5.2")  # fmt: skip
 def wgmma_mma_async(v: Algebra, c: tuple[Value, ...], a: tuple[Value, ...], b: Value, scale_d: Value, scale_a: int,
                     scale_b: int, trans_b: int, shape: str, a_type: str, b_type: str) -> tuple[Value, ...]:  # fmt: skip
     """c = a b + c, or a b where scale_d is false, begun now and done when its group was waited for. Warp w of the four has

@@ -188,10 +188,13 @@ class _Sums:
         for half, operand in enumerate(left):
             registers = [part[2 * half : 2 * half + 2] for part in right]
             if operand.low is not None:
-                self.values = self._k.mma(operand.low, registers[0], self.values)
+                self._add(operand.low, registers[0])
             if len(registers) == 2:
-                self.values = self._k.mma(operand.high, registers[1], self.values)
-            self.values = self._k.mma(operand.high, registers[0], self.values)
+                self._add(operand.high, registers[1])
+            self._add(operand.high, registers[0])
+
+    def _add(self, left: Sequence[Value], right: Sequence[Value]) -> None:
+        self.values = self._k.mma(left, right, self.values, a_type="f16", b_type="f16")
 
 
 def exp2(k: KernelBuilder, x: Value) -> Value:

@@ -85,7 +85,8 @@ class WindowProducts:
     def _sum_minima(self, minima: Sequence[HalfMinima], parts: Sequence[Pair]) -> list[Value]:
         sums = [self.zero] * 4
         for part in parts:
-            sums = list(self.k.mma(_operand([one.halves for one in minima]), part, sums))
+            halves = _operand([one.halves for one in minima])
+            sums = list(self.k.mma(halves, part, sums, a_type="f16", b_type="f16"))
         return sums
 
 
@@ -100,7 +101,7 @@ class _Chains:
 
     def add(self, a: Sequence[Value], b: Pair) -> None:
         number = self._products % len(self._sums)
-        self._sums[number] = list(self.k.mma(a, b, self._sums[number]))
+        self._sums[number] = list(self.k.mma(a, b, self._sums[number], a_type="f16", b_type="f16"))
         self._products += 1
 
     def total(self) -> list[Value]:

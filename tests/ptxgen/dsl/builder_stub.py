@@ -18,7 +18,7 @@ from textwrap import TextWrapper
 from ptxgen.dsl import builder
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.isa.instructions import ROWS
-from ptxgen.isa.operand_spec import OperandKind
+from ptxgen.isa.operand_spec import OperandKind, element_of
 from ptxgen.isa.table import Instruction, OpcodeSlot, Operand
 from ptxgen.types import BY_NAME
 
@@ -149,7 +149,13 @@ def _forms(row: Instruction) -> Iterator[Form]:
 
 def _modifier(slot: OpcodeSlot, row: Instruction) -> Modifier:
     settled = any(place.spec.names_type and place.spec.modifier == slot.name for place in row.operands)
+    settled = settled or any(place.spec.holds_modifier == slot.name and is_packed(slot) for place in row.operands)
     return Modifier(slot.values, not (slot.optional or settled or slot.name in row.defaults))
+
+
+def is_packed(slot: OpcodeSlot) -> bool:
+    """Whether registers have types of their own for the elements that the modifier names."""
+    return any(element_of(type) in slot.values for type in BY_NAME.values())
 
 
 def _taken(row: Instruction, place: Operand, chosen: Mapping[str, str]) -> str:

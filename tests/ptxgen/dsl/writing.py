@@ -45,7 +45,7 @@ def text(
     return module_text([function], target)
 
 
-def lines_of(body: Body, *, block: int | tuple[int, ...] = 64) -> list[str]:
+def lines_of(body: Body, *, block: int | tuple[int, ...] = 64, target: Target = DEFAULT) -> list[str]:
     """The instructions and labels of the text, without declarations and remarks."""
-    lines = text(body, block=block).split("{\n", 1)[1].splitlines()
+    lines = text(body, block=block, target=target).split("{\n", 1)[1].splitlines()
     return [line.strip() for line in lines if line.strip() and not line.strip().startswith((".", "}", "//"))]

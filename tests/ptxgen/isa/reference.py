@@ -42,7 +42,9 @@ def page() -> str:
         "Written by `python -m tests.ptxgen.isa.reference docs/instructions.md` from the table in `ptxgen/isa`; do not edit.",
         "",
         "What stands in braces may be left out. A modifier's value in bold is what the builder writes when the author says",
-        "nothing. *Needs* is the least GPU and PTX version of the row, then what single modifiers ask for beyond it.",
+        "nothing. `b32 of f16` are bits that hold this type, or the one that a modifier names: builder methods take registers",
+        "of it (`f16x2`; of integers `u32` and `s32`) and plain bits. *Needs* is the least GPU and PTX version of the row,",
+        "then what single modifiers ask for beyond it.",
         "",
     ]
     for prefix, title, anchor in CHAPTERS:
@@ -134,7 +136,8 @@ def _operands(row: Instruction) -> Iterator[str]:
         else:
             words = " or ".join(map(str, spec.types))
         words += (" or wider" if spec.wider else "") + (", or a vector" if spec.vec else "")
-        yield f"{place.name}: {words}{f'[{spec.braces}]' if spec.braces else ''}"
+        words += (f"[{spec.braces}]" if spec.braces else "") + (f" of {spec.holds.strip('{}')}" if spec.holds else "")
+        yield f"{place.name}: {words}"
 
 
 def main() -> None:
