@@ -132,6 +132,15 @@ WORKERS: Final = EnvironmentVariable[int](
     1,
     lambda text: number(text, MOST_WORKERS),
 )
+LAUNCH_SECONDS: Final = EnvironmentVariable[int | None](
+    "PTXGEN_EMULATOR_SECONDS",
+    "how long one launch on the emulator may take",
+    "a whole number of seconds; 0 for as long as it takes",
+    "as long as it takes",
+    lambda: None,
+    None,
+    _number,
+)
 PRECISION: Final = EnvironmentVariable[str | None](
     "PTXGEN_PRECISION",
     "how activations are rounded where no option says it",
@@ -229,6 +238,7 @@ VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (
     MODEL_DIR,
     CACHE_LIMIT,
     WORKERS,
+    LAUNCH_SECONDS,
     PRECISION,
     GEMV,
     TUNING,
@@ -253,16 +263,17 @@ class Settings:
     """The values of all variables but the key of `ptxrun serve`.
 
     cache_dir: where files are kept, None for nowhere; model_dir: where models are, None for the default; cache_limit_bytes: of
-    compiled kernels, 0 keeps none; emulator_workers: threads; precision: None if not set; gemv: kernels by format id; tuning:
-    a table's file, True for the default, False for none; batch_invariant, repack, merged_attention, rotating_attention,
-    early_launches, joined_products, fused_norms, gated_products, weight_rings, persistent_layers: as GpuProfile's, None if it
-    depends on the GPU; gathers: `peer`, `nccl`, bytes from which NCCL gathers, None if not set; debug: look for NaN and
-    infinity."""
+    compiled kernels, 0 keeps none; emulator_workers: threads; emulator_seconds: of a launch, None for no limit; precision: None
+    if not set; gemv: kernels by format id; tuning: a table's file, True for the default, False for none; batch_invariant,
+    repack, merged_attention, rotating_attention, early_launches, joined_products, fused_norms, gated_products, weight_rings,
+    persistent_layers: as GpuProfile's, None if it depends on the GPU; gathers: `peer`, `nccl`, bytes from which NCCL gathers,
+    None if not set; debug: look for NaN and infinity."""
 
     cache_dir: Path | None
     model_dir: Path | None
     cache_limit_bytes: int
     emulator_workers: int
+    emulator_seconds: int | None
     precision: str | None
     gemv: Mapping[str, str]
     tuning: Path | bool
@@ -289,6 +300,7 @@ def settings() -> Settings:
         model_dir=MODEL_DIR.read(),
         cache_limit_bytes=CACHE_LIMIT.read() * MIB,
         emulator_workers=max(1, WORKERS.read()),
+        emulator_seconds=LAUNCH_SECONDS.read(),
         precision=PRECISION.read(),
         gemv={id: named for id, named in gemv.items() if named is not None},
         tuning=TUNING.read(),

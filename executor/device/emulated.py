@@ -45,19 +45,22 @@ class EmulatedDevice(HostMemory, Device):
 
     target: what text is emitted for; sm_90 by default, so that the emulator runs the very text of a current GPU.
     sanitize: check every access; findings of a launch raise SanitizerError. workers: threads (default: the
-    environment's). seed: shuffles the order in which warps run.
+    environment's). seed: shuffles the order in which warps run. seconds: how long a launch may take (default: the
+    environment's, which is as long as it takes unless it says so: launches of a model are slow here, and end).
     """
 
     kind: Literal["emulator"] = "emulator"
 
     def __init__(
-        self, target: Target | None = None, *, sanitize: bool = False, workers: int | None = None, seed: int | None = None
-    ) -> None:
+        self, target: Target | None = None, *, sanitize: bool = False, workers: int | None = None, seed: int | None = None,
+        seconds: float | None = None,
+    ) -> None:  # fmt: skip
         self.target = target or Target(90)
         super().__init__(f"emulator ({self.target}{', sanitizer' if sanitize else ''})")
         self.sanitize = sanitize
         self.seed = seed
         self.workers = settings().emulator_workers if workers is None else workers
+        self.seconds = settings().emulator_seconds if seconds is None else seconds
         self.wants_lines = sanitize
         self.reason = ""
         self.waits = 0
@@ -220,7 +223,7 @@ class EmulatedDevice(HostMemory, Device):
         with self.owner.running():
             findings = kernel.handle.launch(
                 launch.grid, launch.block, launch.parameters, shared=kernel.dynamic_shared, memory=memory, workers=self.workers,
-                seed=self.seed, early=launch.early, cooperative=kernel.cooperative,
+                seed=self.seed, seconds=self.seconds, early=launch.early, cooperative=kernel.cooperative,
             )  # fmt: skip
         if findings:
             raise SanitizerError(str(launch.work or kernel.entry), findings)
@@ -316,7 +319,7 @@ def _run_together(group: Sequence[tuple[EmulatedDevice, _Launch]]) -> None:
     with ExitStack() as running:
         for device, _ in group:
             running.enter_context(device.owner.running())
-        findings = launch_together(launches, seed=first.seed)
+        findings = launch_together(launches, seed=first.seed, seconds=first.seconds)
     for device, _ in group:
         device._touched.clear()
     if findings:

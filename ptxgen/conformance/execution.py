@@ -28,6 +28,8 @@ Arguments = Mapping[str, Any]
 Arrays = dict[str, NDArray[Any]]
 
 CANARY = 0xA5
+LAUNCH_SECONDS = 120.0
+"""How long a case may run: sample shapes are those of models, and many kernels are checked at once."""
 
 
 @lru_cache(maxsize=32)
@@ -141,7 +143,7 @@ def emulate(
     run = partial(
         emulator.run_together if several else emulator.run, text.text, text.entry, launch.grid, launch.block,
         shared=launch.dynamic_shared, sanitize=sanitize, seed=seed, early=launch.early,
-        prints=sys.stderr.write,  # stdout has the report
+        seconds=LAUNCH_SECONDS, prints=sys.stderr.write,  # stdout has the report
     )  # fmt: skip
     findings = run(passed) if several else run(passed[0], cooperative=launch.cooperative)
     for one, held in zip(given, whole, strict=True):

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.emulator.launch_map import Touched
-from ptxgen.emulator.launching import EmulationError, Launch, launch_together
+from ptxgen.emulator.launching import DEFAULT_SECONDS, EmulationError, Launch, launch_together
 from ptxgen.emulator.layout import REDZONE
 from ptxgen.emulator.machine import Kernel, Module, compile_module
 from ptxgen.emulator.printing import Sink
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
+    "DEFAULT_SECONDS",
     "MOST_BLOCKS",
     "REDZONE",
     "Addresses",
@@ -93,7 +94,7 @@ def run(
     shared: int = 0,
     sanitize: bool = True,
     seed: int | None = None,
-    seconds: float | None = None,
+    seconds: float | None = DEFAULT_SECONDS,
     sources: bool = True,
     early: bool = False,
     cooperative: bool = False,
@@ -104,13 +105,12 @@ def run(
     `args`, in the order of the parameters: NumPy arrays (C-contiguous) are global memory, written in place; an array that is
     not writeable may only be read; NumPy scalars are passed by value and must have the parameter's size. `shared` is the
     dynamic shared memory in bytes. `seed` shuffles the order of blocks and warps, which a right kernel does not notice.
-    `seconds` is how long the launch may take; compiling does not count. Without `sources`, findings name the author's line but
-    do not read it in the file that the text, which may be a stranger's, names. `early`: the kernel may start while the one
-    before it runs (programmatic dependent launch); what it touches before it waits is a finding, unless it is `constant`, or
-    `settled` and read.
-    `cooperative`: all blocks are there at once and may wait for each other. `prints` takes the text of each call of vprintf by
-    a thread; stdout does unless it is given. Raises ParseError, ArgumentError, and without
-    `sanitize` EmulationError for a kernel that cannot finish.
+    `seconds` is how long the launch may take, None for as long as it takes; compiling does not count. Without `sources`,
+    findings name the author's line but do not read it in the file that the text, which may be a stranger's, names. `early`: the
+    kernel may start while the one before it runs (programmatic dependent launch); what it touches before it waits is a finding,
+    unless it is `constant`, or `settled` and read. `cooperative`: all blocks are there at once and may wait for each other.
+    `prints` takes the text of each call of vprintf by a thread; stdout does unless it is given. Raises ParseError,
+    ArgumentError, and without `sanitize` EmulationError for a kernel that cannot finish.
     """
     kernel = _module(text, sanitize, sources).kernel(entry)
     if kernel.module.data_bytes:  # variables that an earlier run may have changed
@@ -142,7 +142,7 @@ def run_together(
     shared: int = 0,
     sanitize: bool = True,
     seed: int | None = None,
-    seconds: float | None = None,
+    seconds: float | None = DEFAULT_SECONDS,
     early: bool = False,
     prints: Sink | None = None,
 ) -> list[Finding]:

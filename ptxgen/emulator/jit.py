@@ -12,7 +12,7 @@ from ptxgen.emulator.emitter import Emitter
 from ptxgen.emulator.facts import Facts
 from ptxgen.emulator.flow import Block, Flow, flow
 from ptxgen.emulator.lanes import LaneAlgebra
-from ptxgen.emulator.layout import BARRIERS, BLOCKED, EXITED, FINISHED, REDZONE, SLEPT, TRAPPED, YIELDED, Slot, State
+from ptxgen.emulator.layout import BARRIERS, BLOCKED, EXITED, FINISHED, PAUSED, REDZONE, SLEPT, TRAPPED, YIELDED, Slot, State
 from ptxgen.emulator.program import Program, Step, Variable
 from ptxgen.emulator.registers import Frame, Place
 from ptxgen.emulator.runtime import barriers
@@ -160,7 +160,12 @@ class _Kernel:
             "  %mask.m = alloca i32",
             "  %live.m = alloca i32",
             "  %ticks.m = alloca i64",
-            "  store i64 0, ptr %ticks.m",
+            f"  %kept.p = getelementptr i8, ptr %s, i64 {State.TICKS}",
+            "  %kept = load i32, ptr %kept.p",
+            "  store i32 0, ptr %kept.p",
+            "  %kept.w = zext i32 %kept to i64",
+            "  store i64 %kept.w, ptr %ticks.m",
+            f"  %limit.p = getelementptr i64, ptr %c, i64 {int(Slot.LIMIT)}",
             *(["  %tired.m = alloca i32", f"  store i32 {YIELDED}, ptr %tired.m"] if self.has_bulk else []),
             f"  %quantum.p = getelementptr i64, ptr %c, i64 {int(Slot.QUANTUM)}",
             "  %quantum = load i64, ptr %quantum.p",
@@ -181,13 +186,23 @@ class _Kernel:
             f"  %status = select i1 %gone, i32 {FINISHED}, i32 {BLOCKED}",
             "  ret i32 %status",
             "yield:",
+            "  %used = load i64, ptr %ticks.m",
+            "  %spent = icmp ugt i64 %used, %quantum",
+            "  br i1 %spent, label %tired, label %pause",
+            "pause:",  # it goes on at the dispatcher, which counts, too
+            "  %used.w = trunc i64 %used to i32",
+            "  %used.k = sub i32 %used.w, 1",
+            "  store i32 %used.k, ptr %kept.p",
+            f"  ret i32 {PAUSED}",
+            "tired:",
             *(["  %tired.s = load i32, ptr %tired.m", "  ret i32 %tired.s"] if self.has_bulk else [f"  ret i32 {YIELDED}"]),
             "run:",
             "  %ticks = load i64, ptr %ticks.m",
             "  %ticks1 = add i64 %ticks, 1",
             "  store i64 %ticks1, ptr %ticks.m",
-            "  %tired = icmp ugt i64 %ticks1, %quantum",
-            "  br i1 %tired, label %yield, label %choose",
+            "  %limit = load volatile i64, ptr %limit.p",
+            "  %stops = icmp ugt i64 %ticks1, %limit",
+            "  br i1 %stops, label %yield, label %choose",
             "choose:",
             "  %least1 = insertelement <32 x i32> poison, i32 %least, i32 0",
             "  %leastv = shufflevector <32 x i32> %least1, <32 x i32> poison, <32 x i32> zeroinitializer",
@@ -271,7 +286,7 @@ class _Kernel:
         ticks = e.emit("load i64, ptr %ticks.m")
         more = e.emit(f"add i64 {ticks}, 1")
         e.do(f"store i64 {more}, ptr %ticks.m")
-        tired = e.emit(f"icmp ugt i64 {more}, %quantum")
+        tired = e.emit(f"icmp ugt i64 {more}, {e.emit('load volatile i64, ptr %limit.p')}")
         stop = e.fresh("tired")
         e.do(f"br i1 {tired}, label %{stop}, label %b{target}")
         e.label(stop)

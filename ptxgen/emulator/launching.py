@@ -43,6 +43,7 @@ from ptxgen.emulator.sanitizer import (
 )
 from ptxgen.emulator.scratch import QUANTUM, SANITIZED_QUANTUM, Scratch, aligned
 from ptxgen.emulator.together import MOST_BLOCKS, Turn, run_together
+from ptxgen.emulator.watch import TimeLimit
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.printable import literal
 from ptxgen.target import MAX_BLOCK, MAX_GRID, MAX_THREADS, WARP_SIZE
@@ -53,13 +54,15 @@ if TYPE_CHECKING:
 DEFAULT_BUDGET = 1 << 28
 SANITIZED_BUDGET = 1 << 24
 """Backward jumps that a warp may take before a launch counts as endless."""
+DEFAULT_SECONDS = 10.0
+"""How long the launch of `run` may take, unless it is told otherwise."""
 MAX_SHARED = 227 * 1024
 
 _MESSAGES = {
     TRAPPED: (FindingKind.TRAP, "executes trap"),
     DEADLOCKED: (FindingKind.DEADLOCK, "waits at a barrier that no other thread will reach"),
     ENDLESS: (FindingKind.ENDLESS, "makes no progress: its budget of steps is spent"),
-    TIMED_OUT: (FindingKind.TIMEOUT, "was running when the time of the launch was over"),
+    TIMED_OUT: (FindingKind.TIMEOUT, "was still running"),
     STUCK: (FindingKind.DEADLOCK, "waits for another block, as all do that have not ended"),
 }
 
@@ -160,6 +163,7 @@ class Running:
             c[Slot.EARLY] = launch.early
             c[Slot.CTA_ORDER] = c[Slot.WARP_ORDER] = c[Slot.FAULT_LINE] = c[Slot.TURNS] = 0
             c[Slot.HASTE] = 0 if seed is None else random.Random(seed).getrandbits(62) | 1
+            c[Slot.WARP_AT] = c[Slot.SEEN] = 0
             c[Slot.CTAID_X] = c[Slot.CTAID_Y] = c[Slot.CTAID_Z] = 0
         self._orders = self._shuffle(None if turns else launch.blocks, seed)
         self.run = kernel.run
@@ -239,7 +243,7 @@ class Running:
             source, against,
         )  # fmt: skip
 
-    def ended(self, scratch: Scratch, status: int, findings: list[Finding]) -> list[Finding]:
+    def ended(self, scratch: Scratch, status: int, findings: list[Finding], limit: TimeLimit) -> list[Finding]:
         """What comes of it: the findings, with what stopped the block of this scratch as the last, or EmulationError where
         nothing is checked."""
         c, module = scratch.context, self.kernel.module
@@ -249,6 +253,8 @@ class Running:
         index = c[Slot.CTAID_X], c[Slot.CTAID_Y], c[Slot.CTAID_Z]
         line = c[Slot.FAULT_LINE] if status == TRAPPED else self._where_stuck(scratch)
         message = f"{self.title}, block ({index[0]},{index[1]},{index[2]}) {words}"
+        if status == TIMED_OUT:
+            message += f" after {limit.passed:.1f} s; its limit is seconds={limit.seconds:g}, and more, or None, lets it run on"
         text, location, source = module.source_of(line)
         finding = Finding(NAMES[kind], self.kernel.name, message, line, text, location, (0, 0, 0), index, 0, source=source)
         if self.kernel.sanitize:
@@ -264,7 +270,7 @@ class Running:
             for pc in (ctypes.c_uint32 * WARP_SIZE).from_address(state + State.PCS):
                 if pc != EXITED and (pc & ~WAITING) < len(lines):
                     return lines[pc & ~WAITING]
-        return 0
+        return lines[0] if lines else 0
 
     def give_back(self) -> None:
         """Keep for other launches what can serve them."""
@@ -302,10 +308,11 @@ def launch_together(
             )  # fmt: skip
         checks = _checks_together(running) if launches[0].kernel.sanitize else None
         turns = [(one, number) for one in running for number in range(len(one.scratches))]
-        status, worst = run_together([Turn(one.run, one.scratches[number], number) for one, number in turns], seed, seconds)
+        limit = TimeLimit(seconds)
+        status, worst = run_together([Turn(one.run, one.scratches[number], number) for one, number in turns], seed, limit)
         findings = [] if checks is None else [finding for one in running for finding in one.findings(checks, running)]
         stopped, number = turns[worst]
-        return stopped.ended(stopped.scratches[number], status, findings)
+        return stopped.ended(stopped.scratches[number], status, findings, limit)
     finally:
         for one in running:
             one.give_back()

@@ -69,6 +69,10 @@ class Slot(IntEnum):
     BARRIER_AT = 55  # SERIAL at the last barrier of the block, or at its start
     PASSED = 56  # accesses of any thread up to this SERIAL have passed a proxy fence (runtime/proxies.py)
     HASTE = 57  # what chooses when copies move their bytes, or 0: at the wait (runtime/bulk_copies.py)
+    LIMIT = 58  # QUANTUM, or 0 once the run is to pause (watch.py)
+    WARP_AT = 59  # 1 + the warp at which a run that paused within a turn goes on; 0 if it did not
+    SEEN = 60  # the statuses of the warps before that one in that turn, a bit each
+    BEGUN = 61  # TURNS at the start of that call's turns
 
 
 BARRIERS = 16
@@ -105,6 +109,7 @@ class State(IntEnum):
     MBARRIERS = 1952  # i32, in the first warp: those of the block that the sanitiser knows
     MET_AT = 1956  # i32, Slot.SERIAL at the last bar.warp.sync
     MET_FENCED_BLOCK = 1960  # i32, the most FENCED_BLOCK of its lanes by then
+    TICKS = 1964  # i32, backward jumps of the turn that it paused in
     REGISTERS = 1984
 
 
@@ -113,8 +118,8 @@ WAITING = 0x80000000
 EXITED = 0xFFFFFFFF
 
 FINISHED, BLOCKED, YIELDED, SLEPT, TRAPPED, DEADLOCKED, ENDLESS, PAUSED = range(8)
-"""What a warp returns (first five) and what a run of blocks returns (all but BLOCKED, YIELDED and SLEPT). One that is PAUSED
-goes on at NEXT when it is called again."""
+"""What a warp returns (first five, and PAUSED) and what a run of blocks returns (all but BLOCKED, YIELDED and SLEPT). What is
+PAUSED goes on at NEXT when it is called again."""
 TIMED_OUT, STUCK = 8, 9
 """What workers.py makes of a launch that has had its time, and of one whose blocks all wait for another."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ from ptxgen.emulator.printing import Sink
 from ptxgen.emulator.program import Program
 from ptxgen.emulator.sanitizer import Allocation, Finding, MemoryMap
 from ptxgen.emulator.scratch import Scratch, aligned
-from ptxgen.emulator.workers import Run, run_blocks
+from ptxgen.emulator.watch import Run, TimeLimit
+from ptxgen.emulator.workers import run_blocks
 from ptxgen.errors import ArgumentError
 from ptxgen.files import read_regular
 from ptxgen.printable import excerpt
@@ -63,15 +63,15 @@ class Kernel:
     ) -> list[Finding]:
         """Run the kernel to its end; `params` are the parameter bytes as `parameters` lays them out.
 
-        Returns what the sanitiser found. Without it, a trap, a deadlock, a loop that spends `budget` (backward jumps of a
-        warp) or a launch that takes longer than `seconds` raises EmulationError; ArgumentError for a launch that no GPU would
-        take. Blocks run on `workers` threads (by default as many as the host has CPUs), or one after the other if the kernel
-        is sanitised, seeded, uses global atomics or prints, so that its result is always the same. `seed` shuffles the order of
-        blocks and warps. `prints` takes what is printed, a text for each call and thread; stdout does unless it is given.
-        `early`: the kernel may start while those before it run, so what it touches before it waits for them is found, unless it
-        is constant, or settled and read. `cooperative`: its blocks, at most MOST_BLOCKS, are all there at once and run in turns
-        on one thread, so they may wait for each other. A KeyboardInterrupt ends the launch: no thread runs it any more, and the
-        next one is as good as any.
+        Returns what the sanitiser found. Without it, a trap, a deadlock, a loop that spends `budget` (backward jumps of a warp)
+        or a launch that takes longer than `seconds` (of None it takes as long as it takes) raises EmulationError; ArgumentError
+        for a launch that no GPU would take. Blocks run on `workers` threads (by default as many as the host has CPUs), or one
+        after the other if the kernel is sanitised, seeded, uses global atomics or prints, so that its result is always the
+        same. `seed` shuffles the order of blocks and warps. `prints` takes what is printed, a text for each call and thread;
+        stdout does unless it is given. `early`: the kernel may start while those before it run, so what it touches before it
+        waits for them is found, unless it is constant, or settled and read. `cooperative`: its blocks, at most MOST_BLOCKS, are
+        all there at once and run in turns on one thread, so they may wait for each other. A KeyboardInterrupt ends the launch:
+        no thread runs it any more, and the next one is as good as any.
         """
         launch = Launch(self, grid, block, params, shared, memory, early)
         if cooperative:
@@ -89,12 +89,12 @@ class Kernel:
         running = Running(launch, count, seed=seed, budget=budget, prints=prints)
         try:
             checks = running.checks()
-            started = time.perf_counter_ns()
-            status, worst = run_blocks(running.run, running.scratches, blocks, self._block_ns.get(block3), seconds)
+            limit = TimeLimit(seconds)
+            status, worst = run_blocks(running.run, running.scratches, blocks, limit)
             if status == FINISHED:
-                self._block_ns[block3] = (time.perf_counter_ns() - started) * count / blocks
+                self._block_ns[block3] = limit.passed * 1e9 * count / blocks
             findings = running.findings(checks) if checks is not None else []
-            return running.ended(worst, status, findings)
+            return running.ended(worst, status, findings, limit)
         finally:
             running.give_back()
 

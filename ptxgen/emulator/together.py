@@ -4,14 +4,13 @@ launch, or of several launches, each on a device of its own. Blocks that have no
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ptxgen.emulator.layout import FINISHED, PAUSED, STUCK, TIMED_OUT, Slot
 from ptxgen.emulator.runtime.schedule import SLEEP_COST
 from ptxgen.emulator.scratch import Scratch
-from ptxgen.emulator.workers import Run
+from ptxgen.emulator.watch import Run, TimeLimit, call
 
 MOST_BLOCKS = 1024
 """Each has its own shared memory and registers here."""
@@ -27,16 +26,15 @@ class Turn(NamedTuple):
     block: int
 
 
-def run_together(turns: Sequence[Turn], seed: int | None, seconds: float | None) -> tuple[int, int]:
+def run_together(turns: Sequence[Turn], seed: int | None, limit: TimeLimit) -> tuple[int, int]:
     """Run blocks to their end. In a round each has a turn, in an order that the seed shuffles anew; a turn lasts until the
     block sleeps or has used its share up. Waiting takes nothing from its budget.
 
     The counts of what was checked are those of all, so each block goes on with those of the one before it.
 
     Returns what stopped them and the number of the one that did: FINISHED, a fault, STUCK where all that are left wait for each
-    other, or TIMED_OUT after `seconds`.
+    other, or TIMED_OUT by the limit.
     """
-    deadline = None if seconds is None else time.perf_counter_ns() + seconds * 1e9
     shuffler = random.Random(seed)
     left = list(range(len(turns)))
     idle = 0
@@ -47,12 +45,15 @@ def run_together(turns: Sequence[Turn], seed: int | None, seconds: float | None)
             shuffler.shuffle(order)
         for number in order:
             run, scratch, block = turns[number]
-            if deadline is not None and time.perf_counter_ns() >= deadline:
-                return TIMED_OUT, number
             c = scratch.context
             c[Slot.SERIAL], c[Slot.LAST_EVENT], last = last[Slot.SERIAL], last[Slot.LAST_EVENT], c
             before = c[Slot.TURNS]
-            status = run(scratch.address, block, block + 1)
+            while True:
+                if limit.is_over:
+                    return TIMED_OUT, number
+                status = call(run, scratch, block, block + 1)
+                if not (status == PAUSED and c[Slot.WARP_AT]):  # within its turn, which goes on
+                    break
             if status == PAUSED:
                 left.append(number)
                 if c[Slot.TURNS] == before + SLEEP_COST:

@@ -6,35 +6,25 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 
 from ptxgen.emulator.layout import FINISHED, PAUSED, TIMED_OUT, Slot
 from ptxgen.emulator.scratch import Scratch
+from ptxgen.emulator.watch import Run, TimeLimit, call
 
-Run = Callable[[int, int, int], int]
-"""A kernel's @run: address of a context, first block, last block -> FINISHED, PAUSED or what went wrong."""
-
-_SLICE_NS = 20_000_000
-"""About how long @run is let run at a time: Python's signal handlers run, and a launch is stopped, between two calls."""
-_AT_ONCE = 1 << 10
-"""The most blocks of a call: late ones may take much longer than those before."""
 _PIECES = 4  # a worker, so that uneven ones even out
 
 
-def run_blocks(
-    run: Run, scratches: list[Scratch], blocks: int, block_ns: float | None, seconds: float | None
-) -> tuple[int, Scratch]:
-    """Run all blocks of a launch, a worker a scratch. `block_ns` is what a block took in earlier launches, if there were any.
+def run_blocks(run: Run, scratches: list[Scratch], blocks: int, limit: TimeLimit) -> tuple[int, Scratch]:
+    """Run all blocks of a launch, a worker a scratch.
 
-    Returns what stopped the launch and the scratch of the block that did: FINISHED, a fault, or TIMED_OUT after `seconds`.
+    Returns what stopped the launch and the scratch of the block that did: FINISHED, a fault, or TIMED_OUT by the limit.
     However it is left, no thread uses a scratch, or the memory of an argument, any more.
     """
-    at_once = 1 if block_ns is None else int(min(max(_SLICE_NS / max(block_ns, 1), 1), _AT_ONCE))
     several = len(scratches) > 1
-    work = _Work(run, scratches[0], blocks, min(blocks, _PIECES * len(scratches)) if several else 1, at_once, seconds)
+    work = _Work(run, scratches[0], blocks, min(blocks, _PIECES * len(scratches)) if several else 1, limit)
     if not several:
         work.do(scratches[0])
         return work.outcome
@@ -59,11 +49,10 @@ def run_blocks(
 class _Work:
     """The blocks of one launch in pieces, which any number of workers take until there are none or something is wrong."""
 
-    def __init__(self, run: Run, scratch: Scratch, blocks: int, pieces: int, at_once: int, seconds: float | None) -> None:
+    def __init__(self, run: Run, scratch: Scratch, blocks: int, pieces: int, limit: TimeLimit) -> None:
         self.run = run
         self.pieces = [(blocks * i // pieces, blocks * (i + 1) // pieces) for i in reversed(range(pieces))]
-        self.at_once = at_once
-        self.deadline = None if seconds is None else time.perf_counter_ns() + seconds * 1e9
+        self.limit = limit
         self.stopped = False
         self.outcome: tuple[int, Scratch] = (FINISHED, scratch)
         self.error: BaseException | None = None
@@ -95,25 +84,17 @@ class _Work:
             self._piece(scratch, first, last)
 
     def _piece(self, scratch: Scratch, first: int, last: int) -> None:
-        while first < last and not self.stopped:
-            started = time.perf_counter_ns()
-            if self.deadline is not None and started >= self.deadline:
+        while not self.stopped:
+            if self.limit.is_over:
                 self._stop(TIMED_OUT, scratch)
                 return
-            until = min(last, first + self.at_once)
-            status = self.run(scratch.address, first, until)
-            if status == PAUSED:
-                first = scratch.context[Slot.NEXT]
-            elif status == FINISHED:
-                first = until
-            else:
+            status = call(self.run, scratch, first, last)
+            if status == FINISHED:
+                return
+            if status != PAUSED:
                 self._stop(status, scratch)
                 return
-            elapsed = time.perf_counter_ns() - started
-            if elapsed < _SLICE_NS // 2:
-                self.at_once = min(2 * self.at_once, _AT_ONCE)
-            elif elapsed > _SLICE_NS:
-                self.at_once = max(1, self.at_once // 2)
+            first = scratch.context[Slot.NEXT]
 
     def _stop(self, status: int, scratch: Scratch) -> None:
         if not self.stopped:

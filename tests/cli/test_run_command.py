@@ -77,7 +77,7 @@ def test_an_endless_loop_is_told_when_its_time_is_over(tmp_path: Path, sanitize:
     result = invoke("ptxgen", *words, "--timeout", "0.2")
     assert time.monotonic() - started < 60
     assert result.exit_code == 1
-    assert result.stdout.startswith("timeout: k, block (0,0,0) was running when the time of the launch was over")
+    assert result.stdout.startswith("timeout: k, block (0,0,0) was still running after 0.")
     assert result.stderr == "ptxgen: the launch was stopped after 0.2 seconds; --timeout allows more\n"
 
 

@@ -27,15 +27,16 @@ from ptxgen.emulator.sanitizer import FindingKind
 
 if TYPE_CHECKING:
     from ptxgen.emulator.runtime.builder import Builder, Value
+    from ptxgen.emulator.runtime.views import Context
 
 _DEFAULT_MXCSR = 0x1F80  # every exception masked, to nearest, subnormals kept
 _BLOCKED_COST = 1
 SLEEP_COST = 64
 YIELD_COST = 1024
 """What a turn takes from the budget: _BLOCKED_COST where warps only meet at barriers, SLEEP_COST where some wait for others
-asleep, YIELD_COST where some warp used its quantum up. A block pauses when it has taken as much as the latter, so that whoever
-called can throw the launch away, and when only those that sleep could go on: then its turn has cost no more than SLEEP_COST if
-nothing else has happened in it."""
+asleep, YIELD_COST where some warp used its quantum up. A block has had its turn, and pauses, when it has taken as much as the
+latter, and when only those that sleep could go on: then its turn has cost no more than SLEEP_COST if nothing else has happened
+in it. Within a turn it pauses when it is asked to (Slot.LIMIT), and goes on as if it had not."""
 UNWRITTEN_BYTE = 0xFF
 """What shared and local memory holds before anything is written: NaN."""
 
@@ -54,24 +55,47 @@ def _ordered(b: Builder, order: Value, index: Value) -> Value:
     return place.load("i64")
 
 
+def _is_to_pause(c: Context) -> Value:
+    """Whether another thread wants this call to come back."""
+    return c.pointer.at(Slot.LIMIT, "i64").load("i64", volatile=True) == 0
+
+
 @runtime_function("i32", context="ptr")
 def run_block(b: Builder, context: Value) -> None:
     """Turns of the block at hand until it ends or pauses: in each, every warp runs; if all that have not ended wait or sleep,
     barriers are released."""
     c = b.context(context)
-    begun = c[Slot.TURNS]
+    paused_at = c[Slot.WARP_AT]
+    begun = (paused_at != 0).select(c[Slot.BEGUN], c[Slot.TURNS])
     warps, state_bytes, order = c[Slot.WARPS].as_pointer(), c[Slot.STATE_BYTES], c[Slot.WARP_ORDER]
-    turns, seen, idle = b.memory("i64"), b.memory("i32"), b.memory("i1")
-    turns.store(begun)
+    turns, seen, idle, first = b.memory("i64"), b.memory("i32"), b.memory("i1"), b.memory("i64")
+    turns.store(c[Slot.TURNS])
+    seen.store(c[Slot.SEEN].resized("i32"))
+    first.store((paused_at != 0).select(paused_at - 1, 0))
+    c[Slot.WARP_AT] = c[Slot.SEEN] = 0
+
+    def pause(index: Value) -> None:
+        c[Slot.WARP_AT], c[Slot.SEEN] = index + 1, seen.load("i32").resized("i64")
+        c[Slot.BEGUN], c[Slot.TURNS] = begun, turns.load("i64")
+        b.ret(PAUSED)
+
     with b.loop() as (_, rounds):
-        seen.store(0)
         idle.store(0, "i1")
-        with b.loop(c[Slot.WARP_COUNT]) as (i, _):
-            status = warp(b, warps.at(_ordered(b, order, i) * state_bytes), context)
+        start = first.load("i64")
+        with b.loop(c[Slot.WARP_COUNT] - start) as (i, _):
+            index = start + i
+            with b.when((i != 0) & _is_to_pause(c)):
+                pause(index)
+            status = warp(b, warps.at(_ordered(b, order, index) * state_bytes), context)
             with b.when(status == TRAPPED):
                 b.ret(TRAPPED)
+            with b.when(status == PAUSED):
+                pause(index)
             seen.store(seen.load("i32") | b.number(1) << status)
-        yields, sleeps, waits = ((seen.load("i32") & 1 << kind) != 0 for kind in (YIELDED, SLEPT, BLOCKED))
+        statuses = seen.load("i32")
+        seen.store(0)
+        first.store(0, "i64")
+        yields, sleeps, waits = ((statuses & 1 << kind) != 0 for kind in (YIELDED, SLEPT, BLOCKED))
         with b.when(~yields):
             with b.when(~(waits | sleeps)):
                 with b.when(c[Slot.FINDINGS] != 0):
@@ -128,6 +152,7 @@ def start_block(b: Builder, context: Value, index: Value) -> None:
     with b.loop(c[Slot.WARP_COUNT]) as (i, _):
         s = b.state(c[Slot.WARPS].as_pointer().at(i * c[Slot.STATE_BYTES]))
         s[State.PCS] = s[State.FIRST_PCS]
+        s[State.TICKS] = 0
         s[State.ASYNC_COUNT] = 0
         s[State.WAITED] = 0
         s[State.PRODUCTS] = 0
@@ -146,7 +171,10 @@ def run_blocks(b: Builder, context: Value, first: Value, last: Value) -> None:
         c[Slot.CTAID_X] = block % c[Slot.NCTAID_X]
         c[Slot.CTAID_Y] = block // c[Slot.NCTAID_X] % c[Slot.NCTAID_Y]
         c[Slot.CTAID_Z] = block // c[Slot.NCTAID_X] // c[Slot.NCTAID_Y]
-        with b.when(c[Slot.TURNS] == 0):
+        with b.when((i != 0) & _is_to_pause(c)):
+            c[Slot.NEXT] = index
+            b.ret(PAUSED)
+        with b.when((c[Slot.TURNS] == 0) & (c[Slot.WARP_AT] == 0)):
             start_block(b, context, index)
         status = run_block(b, context)
         with b.when(status == PAUSED):
