@@ -232,9 +232,28 @@ class KernelBuilder(Warpgroup, Printing):
         a: Value | float,
         /,
         *,
-        sat: Literal["sat"] = ...,
-        to: Literal["u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f16", "f32", "f64", "bf16", "tf32"] = ...,
-        of: Literal["u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f16", "f32", "f64", "bf16"] = ...,
+        sat: Literal["sat", "satfinite"] = ...,
+        to: Literal[
+            "u8",
+            "u16",
+            "u32",
+            "u64",
+            "s8",
+            "s16",
+            "s32",
+            "s64",
+            "f16",
+            "f32",
+            "f64",
+            "bf16",
+            "tf32",
+            "e4m3x2",
+            "e5m2x2",
+            "f16x2",
+        ] = ...,
+        of: Literal[
+            "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f16", "f32", "f64", "bf16", "f16x2", "e4m3x2", "e5m2x2"
+        ] = ...,
         rnd: Literal["rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rna"] = ...,
         ftz: Literal["ftz"] = ...,
         relu: Literal["relu"] = ...,
@@ -251,7 +270,8 @@ class KernelBuilder(Warpgroup, Printing):
         *,
         rnd: Literal["rn", "rz"] = ...,
         relu: Literal["relu"] = ...,
-        to: Literal["f16x2", "bf16x2"] = ...,
+        to: Literal["f16x2", "bf16x2", "e4m3x2", "e5m2x2"] = ...,
+        sat: Literal["satfinite"] = ...,
         result: DType | None = ...,
     ) -> Value:
         """Two f32 to a packed pair: a to the high half, b to the low half. (PTX ISA 9.7.9.21)"""
@@ -350,6 +370,9 @@ class KernelBuilder(Warpgroup, Printing):
         result: DType | None = ...,
     ) -> Value:
         """d = a * b + c with one rounding. (PTX ISA 9.7.3.6)"""
+    def fns(self, a: Value | int, b: Value | int, c: Value | int, /, *, result: DType | None = ...) -> Value:
+        """The place of the c-th bit of a that is 1, from place b (0..31) on: upwards, for negative c downwards; for 0 b itself
+        if its bit is 1. All ones if there is none. (PTX ISA 9.7.1.17)"""
     def griddepcontrol(self, *, action: Literal["launch_dependents", "wait"]) -> None:
         """Let the next grid start early, or wait until the grids before this one have finished and their writes are seen. (PTX
         ISA 9.7.13.13)"""
@@ -522,6 +545,41 @@ class KernelBuilder(Warpgroup, Printing):
     ) -> tuple[Value, Value, Value, Value]:
         """Load 8x8 matrices of 16-bit elements; lane 8 m + r gives the address of row r of matrix m. Lane l gets elements 2 (l
         mod 4) and the next of row l / 4 (of column l / 4 with `trans`). (PTX ISA 9.7.14.5.15)"""
+    @overload
+    def ldu(
+        self,
+        a: Address,
+        /,
+        *,
+        space: Literal["global"] = ...,
+        type: Literal["b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """Load what nobody may write while the kernel runs, from one address for all threads of the warp. (PTX ISA 9.7.9.10)"""
+    @overload
+    def ldu(
+        self,
+        a: Address,
+        /,
+        *,
+        vec: Literal["v2"],
+        space: Literal["global"] = ...,
+        type: Literal["b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64"] = ...,
+        result: DType | None = ...,
+    ) -> tuple[Value, Value]:
+        """Load what nobody may write while the kernel runs, from one address for all threads of the warp. (PTX ISA 9.7.9.10)"""
+    @overload
+    def ldu(
+        self,
+        a: Address,
+        /,
+        *,
+        vec: Literal["v4"],
+        space: Literal["global"] = ...,
+        type: Literal["b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64"] = ...,
+        result: DType | None = ...,
+    ) -> tuple[Value, Value, Value, Value]:
+        """Load what nobody may write while the kernel runs, from one address for all threads of the warp. (PTX ISA 9.7.9.10)"""
     def lg2_approx(self, a: Value | float, /, *, ftz: Literal["ftz"] = ..., result: DType | None = ...) -> Value:
         """log2(a), within 2^-22 (absolute between 0.5 and 2, relative elsewhere). (PTX ISA 9.7.3.20)"""
     def lop3(self, a: Value | int, b: Value | int, c: Value | int, table: int, /, *, result: DType | None = ...) -> Value:
@@ -776,6 +834,9 @@ class KernelBuilder(Warpgroup, Printing):
         """d = 1 / a, rounded as `rnd` says. (PTX ISA 9.7.3.13)"""
     def rcp_approx(self, a: Value | float, /, *, ftz: Literal["ftz"] = ..., result: DType | None = ...) -> Value:
         """1 / a within 1 ulp. (PTX ISA 9.7.3.13)"""
+    def rcp_approx_ftz(self, a: Value | float, /, *, result: DType | None = ...) -> Value:
+        """1 / a of the upper 32 bits of a, in the upper 32 bits of d, whose others are 0; the GPU gives it within about 2^-20
+        of its value. Subnormal operands and results are zero. (PTX ISA 9.7.3.14)"""
     def red(
         self,
         a: Address,
@@ -827,6 +888,9 @@ class KernelBuilder(Warpgroup, Printing):
         """Return to the caller; in a kernel, end the thread. (PTX ISA 9.7.12.6)"""
     def rsqrt_approx(self, a: Value | float, /, *, ftz: Literal["ftz"] = ..., result: DType | None = ...) -> Value:
         """1 / sqrt(a) within a relative error of 2^-22.9. (PTX ISA 9.7.3.16)"""
+    def rsqrt_approx_ftz(self, a: Value | float, /, *, result: DType | None = ...) -> Value:
+        """1 / sqrt(a) of the upper 32 bits of a, in the upper 32 bits of d, whose others are 0; the GPU gives it within about
+        2^-20 of its value. Subnormal operands are zero. (PTX ISA 9.7.3.17)"""
     def sad(
         self,
         a: Value | int,
@@ -1103,10 +1167,406 @@ class KernelBuilder(Warpgroup, Printing):
         ISA 9.7.3.1)"""
     def trap(self) -> None:
         """End the kernel with an error. (PTX ISA 9.7.19.4)"""
+    def vabsdiff2(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        sat: Literal["sat"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """|a - b|, of the halves of a and b, which a_type and b_type extend; with `sat` clamped to the range of halves of d. c,
+        which is for masks, is not used. (PTX ISA 9.7.18.2.1)"""
+    def vabsdiff2_add(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """|a - b|, of the halves of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.1)"""
+    def vabsdiff4(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        sat: Literal["sat"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """|a - b|, of the bytes of a and b, which a_type and b_type extend; with `sat` clamped to the range of bytes of d. c,
+        which is for masks, is not used. (PTX ISA 9.7.18.2.3)"""
+    def vabsdiff4_add(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """|a - b|, of the bytes of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.3)"""
+    def vadd2(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        sat: Literal["sat"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """a + b, of the halves of a and b, which a_type and b_type extend; with `sat` clamped to the range of halves of d. c,
+        which is for masks, is not used. (PTX ISA 9.7.18.2.1)"""
+    def vadd2_add(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """a + b, of the halves of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.1)"""
+    def vadd4(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        sat: Literal["sat"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """a + b, of the bytes of a and b, which a_type and b_type extend; with `sat` clamped to the range of bytes of d. c,
+        which is for masks, is not used. (PTX ISA 9.7.18.2.3)"""
+    def vadd4_add(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """a + b, of the bytes of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.3)"""
+    def vavrg2(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        sat: Literal["sat"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """(a + b) / 2, a half rounded away from zero, of the halves of a and b, which a_type and b_type extend; with `sat`
+        clamped to the range of halves of d. c, which is for masks, is not used. (PTX ISA 9.7.18.2.1)"""
+    def vavrg2_add(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """(a + b) / 2, a half rounded away from zero, of the halves of a and b, which a_type and b_type extend; d is their sum
+        and c. (PTX ISA 9.7.18.2.1)"""
+    def vavrg4(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        sat: Literal["sat"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """(a + b) / 2, a half rounded away from zero, of the bytes of a and b, which a_type and b_type extend; with `sat`
+        clamped to the range of bytes of d. c, which is for masks, is not used. (PTX ISA 9.7.18.2.3)"""
+    def vavrg4_add(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """(a + b) / 2, a half rounded away from zero, of the bytes of a and b, which a_type and b_type extend; d is their sum
+        and c. (PTX ISA 9.7.18.2.3)"""
+    def vmax2(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        sat: Literal["sat"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """The larger of a and b, of the halves of a and b, which a_type and b_type extend; with `sat` clamped to the range of
+        halves of d. c, which is for masks, is not used. (PTX ISA 9.7.18.2.1)"""
+    def vmax2_add(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """The larger of a and b, of the halves of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA
+        9.7.18.2.1)"""
+    def vmax4(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        sat: Literal["sat"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """The larger of a and b, of the bytes of a and b, which a_type and b_type extend; with `sat` clamped to the range of
+        bytes of d. c, which is for masks, is not used. (PTX ISA 9.7.18.2.3)"""
+    def vmax4_add(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """The larger of a and b, of the bytes of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA
+        9.7.18.2.3)"""
+    def vmin2(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        sat: Literal["sat"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """The smaller of a and b, of the halves of a and b, which a_type and b_type extend; with `sat` clamped to the range of
+        halves of d. c, which is for masks, is not used. (PTX ISA 9.7.18.2.1)"""
+    def vmin2_add(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """The smaller of a and b, of the halves of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA
+        9.7.18.2.1)"""
+    def vmin4(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        sat: Literal["sat"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """The smaller of a and b, of the bytes of a and b, which a_type and b_type extend; with `sat` clamped to the range of
+        bytes of d. c, which is for masks, is not used. (PTX ISA 9.7.18.2.3)"""
+    def vmin4_add(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """The smaller of a and b, of the bytes of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA
+        9.7.18.2.3)"""
     def vote(
         self, a: Value, mask: Value | int, /, *, mode: Literal["all", "any", "uni", "ballot"], result: DType | None = ...
     ) -> Value:
         """Whether the predicate holds in all, in any, or in all or none of the lanes of the mask. (PTX ISA 9.7.13.9)"""
+    def vset2(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        cmp: Literal["eq", "ne", "lt", "le", "gt", "ge"],
+        result: DType | None = ...,
+    ) -> Value:
+        """Compare the halves of a and b, which a_type and b_type extend; 1 or 0 in those of d. c, which is for masks, is not
+        used. (PTX ISA 9.7.18.2.2)"""
+    def vset2_add(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        cmp: Literal["eq", "ne", "lt", "le", "gt", "ge"],
+        result: DType | None = ...,
+    ) -> Value:
+        """Compare the halves of a and b, which a_type and b_type extend; d is c and how many hold. (PTX ISA 9.7.18.2.2)"""
+    def vset4(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        cmp: Literal["eq", "ne", "lt", "le", "gt", "ge"],
+        result: DType | None = ...,
+    ) -> Value:
+        """Compare the bytes of a and b, which a_type and b_type extend; 1 or 0 in those of d. c, which is for masks, is not
+        used. (PTX ISA 9.7.18.2.4)"""
+    def vset4_add(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        cmp: Literal["eq", "ne", "lt", "le", "gt", "ge"],
+        result: DType | None = ...,
+    ) -> Value:
+        """Compare the bytes of a and b, which a_type and b_type extend; d is c and how many hold. (PTX ISA 9.7.18.2.4)"""
+    def vsub2(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        sat: Literal["sat"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """a - b, of the halves of a and b, which a_type and b_type extend; with `sat` clamped to the range of halves of d. c,
+        which is for masks, is not used. (PTX ISA 9.7.18.2.1)"""
+    def vsub2_add(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """a - b, of the halves of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.1)"""
+    def vsub4(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        sat: Literal["sat"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """a - b, of the bytes of a and b, which a_type and b_type extend; with `sat` clamped to the range of bytes of d. c,
+        which is for masks, is not used. (PTX ISA 9.7.18.2.3)"""
+    def vsub4_add(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value | int,
+        /,
+        *,
+        type: Literal["u32", "s32"] = ...,
+        a_type: Literal["u32", "s32"] = ...,
+        b_type: Literal["u32", "s32"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """a - b, of the bytes of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.3)"""
     def wgmma_commit_group(self) -> None:
         """Make a group of the warpgroup's products since the last one. (PTX ISA 9.7.15.7.2)"""
     def wgmma_fence(self) -> None:

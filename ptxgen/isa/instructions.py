@@ -25,6 +25,7 @@ from ptxgen.isa.rows import (  # noqa: F401 - importing a family registers its r
     matrix,
     memory,
     move,
+    video,
     warp,
     warpgroup,
 )

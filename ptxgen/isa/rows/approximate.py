@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from ptxgen.isa import table
@@ -9,7 +10,7 @@ from ptxgen.isa.algebra import Algebra, Value
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import FTZ
 from ptxgen.isa.units import Unit
-from ptxgen.types import F64
+from ptxgen.types import F64, U64
 
 instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.SPECIAL, canonical_nan=True)
 
@@ -69,6 +70,35 @@ for _row in APPROXIMATIONS:
 def rsqrt_approx_f64(v: Algebra, a: Value) -> Value:
     """1 / sqrt(a); the GPU gives it within about 2^-21 of its value."""
     return v.const(1.0, F64) / v.sqrt(a)
+
+
+def _upper(v: Algebra, a: Value) -> Value:
+    """The number that the upper 32 bits of an f64 spell; a subnormal one becomes zero of its sign."""
+    word = v.bits(a, U64)
+    small = (word & 0x7FF0000000000000) == 0
+    return v.bits(v.select(small, word & 0x8000000000000000, word & 0xFFFFFFFF00000000), F64)
+
+
+def _gross(v: Algebra, work: Callable[[Value], Value], a: Value) -> Value:
+    """`work` on the upper 32 bits of a, rounded to the upper 32 bits of an f64."""
+    d = v.bits(work(_upper(v, a)), U64)
+    nan = v.isnan(a)
+    rounded = v.select((d & 0x7FF0000000000000) == 0x7FF0000000000000, d, d + 0x80000000)
+    return v.select(nan, v.bits(v.const(0x7FFFFFFF00000000, U64), F64), _upper(v, v.bits(rounded, F64)))
+
+
+@instruction("rcp.approx.ftz.f64", d="f64", a="f64", name="rcp_approx_ftz", canonical_nan=False, section="9.7.3.14")
+def rcp_approx_ftz_f64(v: Algebra, a: Value) -> Value:
+    """1 / a of the upper 32 bits of a, in the upper 32 bits of d, whose others are 0; the GPU gives it within about 2^-20 of
+    its value. Subnormal operands and results are zero."""
+    return _gross(v, lambda x: v.const(1.0, F64) / x, a)
+
+
+@instruction("rsqrt.approx.ftz.f64", d="f64", a="f64", name="rsqrt_approx_ftz", canonical_nan=False, section="9.7.3.17")
+def rsqrt_approx_ftz_f64(v: Algebra, a: Value) -> Value:
+    """1 / sqrt(a) of the upper 32 bits of a, in the upper 32 bits of d, whose others are 0; the GPU gives it within about 2^-20
+    of its value. Subnormal operands are zero."""
+    return _gross(v, lambda x: v.const(1.0, F64) / v.sqrt(x), a)
 
 
 @instruction("tanh.approx.f32", d="f32", a="f32", ptx=(7, 0), section="9.7.3.22")

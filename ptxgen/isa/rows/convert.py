@@ -26,7 +26,7 @@ from ptxgen.isa.parts import (
     together,
 )
 from ptxgen.isa.units import Unit
-from ptxgen.types import B32, BF16X2, F16X2, F32, F64, U32, DType
+from ptxgen.types import B16, B32, BF16X2, F16, F16X2, F32, F64, U16, U32, DType
 
 INTEGERS = ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64")
 FLOATS = ("f16", "f32", "f64", "bf16")
@@ -170,6 +170,61 @@ def cvt_tf32(v: Algebra, a: Value, rnd: str, to: str) -> Value:
     word = v.bits(a, U32)
     special = (word & 0x7F800000) == 0x7F800000
     return v.bits(v.select(special, word, word + 0x1000) & 0xFFFFE000, B32)
+
+
+EIGHT_BITS = {"e4m3x2": (4, 3, 448.0), "e5m2x2": (5, 2, 57344.0)}
+"""By the type of a pair: bits of the exponent and of the fraction of one, and the largest number."""
+from_pair = partial(
+    instruction, rnd=("rn",), sat=("satfinite",), relu=RELU, defaults={"rnd": "rn", "sat": "satfinite"}, sm=89, ptx=(8, 1)
+)  # fmt: skip
+
+
+def _to_eight_bits(v: Algebra, a: Value, to: str, relu: str) -> Value:
+    """u32: an f32 as e4m3 or e5m2, to nearest even, clamped to the largest number; of a NaN the canonical one."""
+    exponent_bits, fraction_bits, largest = EIGHT_BITS[to]
+    bias = (1 << exponent_bits - 1) - 1
+    number = v.max(a, v.const(0.0, F32)) if relu else a
+    sign = (v.bits(number, U32) >> 24) & 0x80
+    size = v.min(v.abs(number), v.const(largest, F32))
+    exponent = v.max(v.bits(size, U32) >> 23, v.const(128 - bias, U32))  # a subnormal has the spacing of the least normal
+    spaced = v.bits((exponent + (23 - fraction_bits)) << 23, F32)  # numbers from here on are as far apart as the results are
+    rounded = (size + spaced) - spaced
+    normal = (v.bits(rounded, U32) >> (23 - fraction_bits)) - (127 - bias << fraction_bits)
+    subnormal = v.convert(rounded * 2.0 ** (bias - 1 + fraction_bits), U32)
+    code = v.select(rounded < 2.0 ** (1 - bias), subnormal, normal)
+    return v.select(v.isnan(a), v.const(0x7F, U32), code | sign)
+
+
+@from_pair("cvt.{rnd}.{sat}.{relu?}.{to}.f32", to=tuple(EIGHT_BITS), d="b16:u16", a="f32", b="f32")
+def cvt_eight_bits(v: Algebra, a: Value, b: Value, rnd: str, sat: str, to: str, relu: str = "") -> Value:
+    """Two f32 to a pair of 8-bit floats: a to the high byte, b to the low byte; clamped to the largest number."""
+    high, low = (_to_eight_bits(v, x, to, relu) for x in (a, b))
+    return v.bits(v.convert(high << 8 | low, U16), B16)
+
+
+@from_pair("cvt.{rnd}.{sat}.{relu?}.{to}.{of}", to=tuple(EIGHT_BITS), of=("f16x2",), d="b16:u16", a="{of}")
+def cvt_halves_to_eight_bits(v: Algebra, a: Value, rnd: str, sat: str, to: str, of: str, relu: str = "") -> Value:
+    """Two f16 to a pair of 8-bit floats, clamped to the largest number."""
+    low, high = (_to_eight_bits(v, v.convert(half, F32), to, relu) for half in v.lanes_of(a))
+    return v.bits(v.convert(high << 8 | low, U16), B16)
+
+
+@instruction("cvt.{rnd}.{relu?}.{to}.{of}", rnd=("rn",), relu=RELU, to=("f16x2",), of=tuple(EIGHT_BITS), d="{to}", a="b16:u16",
+             defaults=RN, sm=89, ptx=(8, 1))  # fmt: skip
+def cvt_from_eight_bits(v: Algebra, a: Value, rnd: str, to: str, of: str, relu: str = "") -> Value:
+    """A pair of 8-bit floats to two f16, exact; with `relu` a negative number gives 0."""
+    pair = v.convert(v.bits(a, U16), U32)
+    halves = []
+    for shift in (0, 8):
+        code = (pair >> shift) & 0xFF
+        sign, size = (code & 0x80) << 8, code & 0x7F
+        if of == "e5m2x2":
+            half = v.bits(v.convert(sign | size << 8, U16), F16)
+        else:  # the exponent counts from 7 here and from 15 there
+            half = v.bits(v.convert(sign | size << 7, U16), F16) * 256.0
+            half = v.select(size == 0x7F, v.bits(v.const(0x7FFF, U16), F16), half)
+        halves.append(v.canonical(rectify(v, half, relu)))
+    return v.join(halves[0], halves[1], F16X2)
 
 
 def _rounded(v: Algebra, a: Value, type: DType, rnd: str) -> Value:

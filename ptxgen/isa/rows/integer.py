@@ -186,6 +186,25 @@ def bfind(v: Algebra, a: Value, type: str, shiftamt: str = "") -> Value:
     return v.select(word == 0, v.const(0xFFFFFFFF, U32), zeros if shiftamt else kind.bits - 1 - zeros)
 
 
+@instruction("fns.b32", d="b32", a="b32", b="b32:u32", c="s32", section="9.7.1.17")
+def fns(v: Algebra, a: Value, b: Value, c: Value) -> Value:
+    """The place of the c-th bit of a that is 1, from place b (0..31) on: upwards, for negative c downwards; for 0 b itself if
+    its bit is 1. All ones if there is none."""
+    word, start, count = v.bits(a, U32), v.bits(b, U32), v.bits(c, S32)
+    one = v.const(1, U32)
+    from_here = v.select(count > 0, ~((one << start) - 1), (one + 1 << start) - 1)
+    field = word & v.select(count == 0, one << start, from_here)
+    field = v.select(start > 31, v.const(0, U32), v.select(count < 0, v.brev(field), field))
+    wanted = v.select(count == 0, one, v.bits(v.abs(count), U32))
+    d, seen = v.const(0xFFFFFFFF, U32), v.const(0, U32)
+    for place in range(32):
+        bit = (field >> place) & 1
+        seen = seen + bit
+        here = v.select(count < 0, v.const(31 - place, U32), v.const(place, U32))
+        d = v.select((bit == 1) & (seen == wanted), here, d)
+    return v.bits(d, B32)
+
+
 @instruction("brev.{type}", type=("b32", "b64"), d="{type}", a="{type}", unit=Unit.SPECIAL, section="9.7.1.18")
 def brev(v: Algebra, a: Value, type: str) -> Value:
     """The bits in the opposite order."""

@@ -110,6 +110,13 @@ def ld_nc(v: Algebra, a: Address, type: str, cop: str = "", evict: str = "", pre
     return _load(v, "global", a, type, vec)
 
 
+@load("ldu.{space?}.{vec?}.{type}", space=("global",), vec=("v2", "v4"), effect=Effect.READ_ONLY_LOAD, rule=_vector_fits,
+      needs={}, section="9.7.9.10")  # fmt: skip
+def ldu(v: Algebra, a: Address, type: str, space: str = "", vec: str = "") -> Any:
+    """Load what nobody may write while the kernel runs, from one address for all threads of the warp."""
+    return _load(v, state_space(space), a, type, vec)
+
+
 @store("st.{order?}.{space?}.{cop?}.{evict?}.{vec?}.{type}", order=("weak", "volatile"), space=("global",),
        cop=("wb", "cg", "cs", "wt"), evict=L1_EVICTION, vec=VECTORS, rule=together(_vector_fits, _one_policy, _volatile_alone),
        section="9.7.9.11")  # fmt: skip

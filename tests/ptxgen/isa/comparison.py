@@ -25,6 +25,8 @@ BOUNDS: dict[tuple[str, str], tuple[float, float]] = {
     ("sqrt_approx", "f32"): (2 * _F32, 0.0),
     ("rsqrt_approx", "f32"): (3 * _F32, 0.0),
     ("rsqrt_approx", "f64"): (2.0**-20, 0.0),
+    ("rcp_approx_ftz", "f64"): (2.0**-19, 0.0),
+    ("rsqrt_approx_ftz", "f64"): (2.0**-19, 0.0),
     ("sin_approx", "f32"): (_F32, 2.0**-20.5),
     ("cos_approx", "f32"): (_F32, 2.0**-20.5),
     ("lg2_approx", "f32"): (2.0**-22 + _F32, 2.0**-22),

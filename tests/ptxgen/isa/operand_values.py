@@ -83,6 +83,10 @@ def _values(field: Field, count: int, seed: int) -> Bits:
         chosen = _predicates(bits, count)
     elif hint in _COUNTS:
         chosen = np.where(choice % 2 == 0, _pick(_COUNT_EDGES, bits), bits % 70)
+    elif hint == "fns.b":
+        chosen = bits % 32
+    elif hint == "fns.c":
+        chosen = bits % 41 - 20
     elif hint == "shfl.b":
         chosen = bits % 40
     elif hint == "shfl.c":

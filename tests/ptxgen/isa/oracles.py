@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from ptxgen.types import BY_NAME
 from tests.ptxgen.isa import exact
-from tests.ptxgen.isa.exact import FORMATS, Number
+from tests.ptxgen.isa.exact import FORMATS, Format, Number
 
 Modifiers = Mapping[str, str]
 Oracle = Callable[..., tuple[int, ...]]
@@ -196,6 +196,13 @@ def _with_sign(m: Modifiers, type: str, bits: int, *, negative: bool) -> int:
 @oracle("cvt")
 def _cvt(m: Modifiers, type: str, a: int, b: int = 0) -> tuple[int, ...]:
     to, of = m["to"], m.get("of", "f32")
+    if of in EIGHT_BITS:
+        low, high = (_from_eight_bits(m, of, byte) for byte in (a & 0xFF, a >> 8))
+        return (low | high << 16,)
+    if to in EIGHT_BITS:
+        half = of.removesuffix("x2")
+        high, low = (a, b) if of == "f32" else (a >> 16, a & 0xFFFF)
+        return (_eight_bits(m, to, half, low) | _eight_bits(m, to, half, high) << 8,)
     if to.endswith("x2"):
         (high,), (low,) = (_cvt({**m, "to": to.removesuffix("x2")}, type, x) for x in (a, b))
         return (low | high << 16,)
@@ -226,6 +233,41 @@ def _cvt(m: Modifiers, type: str, a: int, b: int = 0) -> tuple[int, ...]:
     if "sat" in m:
         return (FORMATS[to].encode(_saturated(FORMATS[to].decode(result))),)
     return (result,)
+
+
+EIGHT_BITS = {"e4m3x2": Format(8, 4, 3), "e5m2x2": Format(8, 5, 2)}
+
+
+def _of_eight_bits(type: str, code: int) -> Number:
+    """e4m3 has no infinities, and two NaN."""
+    if type == "e5m2x2":
+        return EIGHT_BITS[type].decode(code)
+    size = code & 0x7F
+    if size == 0x7F:
+        return exact.NAN
+    fraction, exponent = size & 7, size >> 3
+    value = Fraction(fraction | 8 if exponent else fraction) * Fraction(2) ** (max(exponent, 1) - 10)
+    return Number(code >> 7 == 1, value)
+
+
+def _eight_bits(m: Modifiers, to: str, of: str, bits: int) -> int:
+    """The code of the nearest finite number, of two the even one."""
+    number = FORMATS[of].decode(bits)
+    if number.is_nan:
+        return 0x7F
+    if "relu" in m and number.negative:
+        return 0
+    numbers = {code: _of_eight_bits(to, code) for code in range(0x80)}
+    finite = {code: one.fraction for code, one in numbers.items() if not one.is_nan and not one.is_infinite}
+    size = max(finite.values()) if number.is_infinite else abs(number.fraction)
+    return min(finite, key=lambda code: (abs(finite[code] - size), code & 1)) | number.negative << 7
+
+
+def _from_eight_bits(m: Modifiers, of: str, code: int) -> int:
+    number = _of_eight_bits(of, code)
+    if "relu" in m and not number.is_nan and number.negative:
+        return 0
+    return FORMATS["f16"].encode(number)
 
 
 def _converted_nan(m: Modifiers, to: str, of: str, bits: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ptxgen.types import BY_NAME
 from tests.ptxgen.isa.oracles import Modifiers, number, oracle, signed
 
@@ -81,6 +83,45 @@ def _bfind(m: Modifiers, type: str, a: int) -> tuple[int, ...]:
     value = number(a, type)
     top = (~value if value < 0 else value).bit_length() - 1
     return (0xFFFFFFFF if top < 0 else BY_NAME[type].bits - 1 - top if "shiftamt" in m else top,)
+
+
+@oracle("fns")
+def _fns(m: Modifiers, type: str, a: int, b: int, c: int) -> tuple[int, ...]:
+    count = signed(c, 32)
+    if count == 0:
+        return (b if a >> b & 1 else 0xFFFFFFFF,)
+    places = range(b, 32) if count > 0 else range(b, -1, -1)
+    found = [place for place in places if a >> place & 1]
+    return (found[abs(count) - 1] if len(found) >= abs(count) else 0xFFFFFFFF,)
+
+
+def _parts(word: int, count: int, type: str) -> list[int]:
+    bits = 32 // count
+    parts = [word >> bits * i & (1 << bits) - 1 for i in range(count)]
+    return [signed(part, bits) for part in parts] if type == "s32" else parts
+
+
+VIDEO: dict[str, Callable[[int, int], int]] = {
+    "vadd": lambda a, b: a + b, "vsub": lambda a, b: a - b, "vmin": min, "vmax": max, "vabsdiff": lambda a, b: abs(a - b),
+    "vavrg": lambda a, b: (a + b + 1) // 2 if a + b >= 0 else (a + b) // 2,
+}  # fmt: skip
+RELATIONS: dict[str, Callable[[int, int], bool]] = {
+    "eq": int.__eq__, "ne": int.__ne__, "lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__,
+}  # fmt: skip
+
+
+@oracle(*(f"{name}{count}{add}" for name in (*VIDEO, "vset") for count in (2, 4) for add in ("", ".add")))
+def _video(m: Modifiers, type: str, a: int, b: int, c: int) -> tuple[int, ...]:
+    count = int(m["which"][-1])
+    bits = 32 // count
+    work: Callable[[int, int], int] = RELATIONS[m["cmp"]] if "cmp" in m else VIDEO[m["which"][:-1]]
+    results = [int(work(x, y)) for x, y in zip(_parts(a, count, m["a_type"]), _parts(b, count, m["b_type"]), strict=True)]
+    if m["adds"]:
+        return (c + sum(results),)
+    if "sat" in m:
+        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if m["type"] == "s32" else (0, (1 << bits) - 1)
+        results = [max(low, min(high, result)) for result in results]
+    return (sum((result & (1 << bits) - 1) << bits * i for i, result in enumerate(results)),)
 
 
 @oracle("popc")

@@ -100,6 +100,20 @@ def _load(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
     keep(w, d)
 
 
+def _load_together(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
+    """All lanes load what the first one's record has."""
+    type, count = BY_NAME[modifiers["type"]], int(modifiers.get("vec", "v1")[1:])
+    address = _memory(w, _space(modifiers), w.input_field(type, count), None).base
+    low, high = w.register(B32), w.register(B32)
+    w.line(f"mov.b64 {{{low}, {high}}}, {address};")
+    for half in (low, high):
+        w.line(f"shfl.sync.idx.b32 {half}, {half}, 0, 31, 0xffffffff;")
+    w.line(f"mov.b64 {address}, {{{low}, {high}}};")
+    d = make_destination(w, row, row.destinations[0], modifiers)
+    w.test(row.text(modifiers, {"d": d, "a": Address(address)}))
+    keep(w, d)
+
+
 def _store(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
     space = _space(modifiers)
     type, count = BY_NAME[modifiers["type"]], int(modifiers.get("vec", "v1")[1:])
@@ -329,7 +343,7 @@ def _bulk_copy(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
 
 
 _FORMS: dict[str, Form] = {
-    "ld": _load, "ld_nc": _load, "st": _store, "atom": _atomic, "atom_cas": _atomic, "red": _atomic,
+    "ld": _load, "ld_nc": _load, "ldu": _load_together, "st": _store, "atom": _atomic, "atom_cas": _atomic, "red": _atomic,
     "atom_add_half": _atomic, "red_add_half": _atomic, "prefetch": _address_only, "prefetchu": _address_only,
     "add_cc": _carry, "addc": _carry, "sub_cc": _carry, "subc": _carry, "mad_cc": _carry, "madc": _carry,
     "isspacep": _window, "cvta": _convert_address, "bra": _branch, "brx_idx": _indexed_branch, "ret": _never, "exit": _never,

@@ -25,9 +25,14 @@ CHAPTERS = (
     ("9.7.13.", "Synchronisation and communication", "parallel-synchronization-and-communication-instructions"),
     ("9.7.14.", "Matrices in a warp", "warp-level-matrix-instructions"),
     ("9.7.15.", "Matrices in a warpgroup", "asynchronous-warpgroup-level-matrix-instructions"),
+    ("9.7.18.", "Video", "simd-video-instructions"),
     ("9.7.19.", "Miscellaneous", "miscellaneous-instructions"),
 )
 
+VIDEO = {
+    "9.7.18.2.1": "vadd2-vsub2-vavrg2-vabsdiff2-vmin2-vmax2", "9.7.18.2.2": "vset2",
+    "9.7.18.2.3": "vadd4-vsub4-vavrg4-vabsdiff4-vmin4-vmax4", "9.7.18.2.4": "vset4",
+}  # fmt: skip
 HEADER = "| builder | text | modifiers | operands | what it does | needs | PTX ISA |"
 RULE = "|---|---|---|---|---|---|---|"
 BAR = "\\|"
@@ -96,6 +101,8 @@ def _anchor(row: Instruction) -> str:
         "mbarrier_arrive_expect_tx": "mbarrier-arrive",
         "mbarrier_try_wait_parity": "mbarrier-test-wait-mbarrier-try-wait",
     }  # fmt: skip
+    if row.section.startswith("9.7.18."):
+        return VIDEO[row.section]
     if row.section == "9.7.9.4":
         return "mov-2"
     return exact.get(row.name) or together.get(row.mnemonic, row.mnemonic)

@@ -18,9 +18,9 @@ APPROXIMATE = {"approx", "full"}
 
 
 def _oracle_name(row: Instruction) -> str:
-    """`mul.hi`, `mad.wide`: some mnemonics are several operations."""
+    """`mul.hi`, `mad.wide`, `vadd4.add`: some mnemonics are several operations."""
     words = {slot.values[0] for slot in row.slots if not slot.name}
-    operation = words & {"hi", "wide"}
+    operation = words & {"hi", "wide", "add"}
     return f"{row.mnemonic}.{operation.pop()}" if operation else row.mnemonic
 
 
@@ -59,6 +59,7 @@ def test_row_computes_what_its_oracle_says(name: str) -> None:
             if name == "slct":
                 modifiers["of"] = "s32" if ".s32 " in probe.instruction else "f32"
             modifiers["which"] = batch.row.mnemonic
+            modifiers["adds"] = "yes" if _oracle_name(batch.row).endswith(".add") else ""
             sources = [numbers(inputs, place)[:, 0] for place in probe.inputs]
             results = [numbers(outputs, place)[:, 0] for place in probe.outputs]
             for lane in range(len(inputs)):

@@ -113,6 +113,29 @@ def test_load_gives_the_elements_and_extends_by_their_own_type(name: str) -> Non
         assert (d == expected).all(), probe.instruction
 
 
+def test_a_load_of_one_address_gives_all_lanes_the_same() -> None:
+    for probe, (x,), (d,) in probes("ldu"):
+        assert (d == np.repeat(x[::WARP_SIZE], WARP_SIZE, axis=0)).all(), probe.instruction
+
+
+@pytest.mark.parametrize(("name", "work"), [("rcp_approx_ftz", lambda x: 1 / x), ("rsqrt_approx_ftz", lambda x: 1 / x**0.5)])
+def test_gross_approximations_are_near_and_have_an_empty_low_half(name: str, work: Any) -> None:
+    for _, (a,), (d,) in probes(name):
+        assert not (d & 0xFFFFFFFF).any()
+        least = np.finfo(np.float64).tiny
+        x = (a & np.uint64(0xFFFFFFFF00000000)).view(np.float64)
+        with np.errstate(all="ignore"):
+            x = np.where(np.abs(x) < least, np.copysign(0.0, x), x)
+            expected = np.where(
+                np.isnan(a.view(np.float64)), np.nan, work(x) if name[1] == "c" else np.copysign(1, x) / np.sqrt(x)
+            )
+            expected = np.where(np.abs(expected) < least, np.copysign(0.0, expected), expected)
+            got = d.view(np.float64)
+            near = np.abs(got - expected) <= np.abs(expected) * 2.0**-20
+        same = (got == expected) & (np.signbit(got) == np.signbit(expected))
+        assert (near | same | (np.isnan(got) & np.isnan(expected))).all()
+
+
 @pytest.mark.slow
 def test_store_writes_every_element() -> None:
     for probe, inputs, (d,) in probes("st"):
