@@ -140,10 +140,47 @@ class KernelBuilder(Warpgroup, Printing):
         result: DType | None = ...,
     ) -> Value:
         """Memory becomes c if it holds b, in one step; d is what was there. (PTX ISA 9.7.13.5)"""
+    @overload
+    def bar_red(self, a: Value | int, c: Value, /, *, op: Literal["popc", "and", "or"], result: DType | None = ...) -> Value:
+        """Wait at barrier a (0..15) as `bar.sync` does; d is for how many of the threads that waited c holds, or whether for
+        all (and) or any (or). (PTX ISA 9.7.13.1)"""
+    @overload
+    def bar_red(
+        self, a: Value | int, b: Value | int, c: Value, /, *, op: Literal["popc", "and", "or"], result: DType | None = ...
+    ) -> Value:
+        """Wait at barrier a (0..15) as `bar.sync` does; d is for how many of the threads that waited c holds, or whether for
+        all (and) or any (or). (PTX ISA 9.7.13.1)"""
     def bar_sync(self, a: Value | int, b: Value | int = ..., /) -> None:
         """Wait at barrier a (0..15) for the whole block, or for b threads (a multiple of 32). (PTX ISA 9.7.13.1)"""
     def bar_warp_sync(self, mask: Value | int, /) -> None:
         """Wait for the lanes of the mask. (PTX ISA 9.7.13.2)"""
+    @overload
+    def barrier_red(
+        self,
+        a: Value | int,
+        c: Value,
+        /,
+        *,
+        op: Literal["popc", "and", "or"],
+        aligned: Literal["aligned"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """Wait at barrier a (0..15) as `bar.sync` does; d is for how many of the threads that waited c holds, or whether for
+        all (and) or any (or). (PTX ISA 9.7.13.1)"""
+    @overload
+    def barrier_red(
+        self,
+        a: Value | int,
+        b: Value | int,
+        c: Value,
+        /,
+        *,
+        op: Literal["popc", "and", "or"],
+        aligned: Literal["aligned"] = ...,
+        result: DType | None = ...,
+    ) -> Value:
+        """Wait at barrier a (0..15) as `bar.sync` does; d is for how many of the threads that waited c holds, or whether for
+        all (and) or any (or). (PTX ISA 9.7.13.1)"""
     def barrier_sync(self, a: Value | int, b: Value | int = ..., /, *, aligned: Literal["aligned"] = ...) -> None:
         """Wait at barrier a (0..15) for the whole block, or for b threads (a multiple of 32). (PTX ISA 9.7.13.1)"""
     def bfe(

@@ -24,12 +24,14 @@ _STOPPING = _CLOSING | {Effect.BLOCK_BARRIER, Effect.SLEEP}
 @dataclass
 class Block:
     """Straight-line code. `end` is the branch, exit, trap, barrier or sleep that closes it; None where it falls through. A
-    block that is a `meet` has no code: lanes that diverged wait there for each other."""
+    block that is a `meet` has no code: lanes that diverged wait there for each other. One after a barrier that counts has that
+    as `received`: the lanes that waited begin with its result."""
 
     index: int
     steps: list[Step] = field(default_factory=list)
     end: Step | None = None
     meet: bool = False
+    received: Step | None = None
     targets: tuple[int, ...] = ()
     live_in: set[str] = field(default_factory=set)
     live_out: set[str] = field(default_factory=set)
@@ -38,6 +40,11 @@ class Block:
     def instructions(self) -> list[Step]:
         """All steps, the last one among them."""
         return [*self.steps, *([self.end] if self.end else [])]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing happens in it yet."""
+        return not self.steps and not self.meet and self.received is None
 
     @property
     def falls_through(self) -> bool:
@@ -91,7 +98,7 @@ def _blocks(items: list[Step | Label], lists: dict[str, tuple[str, ...]]) -> lis
     for item in items:
         current = blocks[-1]
         if isinstance(item, Label):
-            if current.steps or current.meet:
+            if not current.is_empty:
                 current = start()
             if item.name in labels:
                 raise ParseError(f"label {item.name} is defined twice", item.line)
@@ -99,13 +106,13 @@ def _blocks(items: list[Step | Label], lists: dict[str, tuple[str, ...]]) -> lis
             met = False
             continue
         if item.row.collective and (item.row.effect is Effect.WARP_BARRIER or (diverges and not met)):
-            if current.steps or current.meet:
+            if not current.is_empty:
                 current = start()
             current.meet = met = True
             start()
         if item.row.effect in _STOPPING:
             blocks[-1].end = item
-            start()
+            start().received = item if _gives_at_barrier(item) else None
             met = False
         else:
             blocks[-1].steps.append(item)
@@ -114,6 +121,11 @@ def _blocks(items: list[Step | Label], lists: dict[str, tuple[str, ...]]) -> lis
         blocks[-1].end = Step(row_of(ret), {}, {}, None, last.line if last else 0, None)
     _resolve(blocks, labels, lists)
     return blocks
+
+
+def _gives_at_barrier(step: Step) -> bool:
+    """Whether its result is there once the barrier opens, so in the block after it."""
+    return step.row.effect is Effect.BLOCK_BARRIER and bool(step.row.destinations)
 
 
 def _resolve(blocks: list[Block], labels: dict[str, int], lists: dict[str, tuple[str, ...]]) -> None:
@@ -169,8 +181,13 @@ def _liveness(blocks: list[Block]) -> None:
     for block in blocks:
         used: set[str] = set()
         defined: set[str] = set()
+        if block.received is not None:  # lanes that did not wait keep what was there
+            used |= reads_and_writes(block.received)[1]
+            defined |= used
         for step in block.instructions:
             reads, writes = reads_and_writes(step)
+            if step is block.end and _gives_at_barrier(step):
+                writes = set()
             if step.guard is not None:
                 reads |= writes  # the lanes whose guard is false keep what was there
             used |= reads - defined

@@ -226,6 +226,8 @@ class _Kernel:
         if block.meet:
             self.meet(block, mask)
             return
+        if block.received is not None:
+            self.v.receive(block.received)
         for step in block.steps:
             self.v.execute(step)
         self.end(block, mask)
@@ -373,8 +375,9 @@ class _Kernel:
         """Park the lanes until the block's scheduler opens the barrier; lanes whose guard is false go on."""
         e = self.e
         stopped = self.guarded_mask(end, mask)
+        self.v.barrier_votes = None
         end.row.meaning(self.v, *self.v.sources(end), **end.modifiers)
-        operands = self.v.barrier_operands
+        operands, votes = self.v.barrier_operands, self.v.barrier_votes
         if self.sanitize:
             self._check_barrier(operands, stopped)
         kind = self.v.spread(self._masked(operands[0]) + 1)
@@ -383,7 +386,11 @@ class _Kernel:
         following = block.index + 1
         if end.guard is not None:
             e.call_runtime(barriers.leave, "%s", mask, 0, 0, following)
-        e.call_runtime(barriers.park, "%s", stopped, following, kind, need, end.line)
+        if votes is None:
+            e.call_runtime(barriers.park, "%s", stopped, following, kind, need, end.line)
+        else:
+            brought = e.emit(f"bitcast <32 x i1> {self.v.spread(votes)} to i32")
+            e.call_runtime(barriers.park_voting, "%s", stopped, following, kind, need, end.line, brought)
         e.do("br label %dispatch")
 
     def _check_barrier(self, operands: tuple[Lanes, ...], lanes: str) -> None:

@@ -23,7 +23,7 @@ from ptxgen.isa.effects import Effect
 from ptxgen.isa.operand_spec import OperandKind
 from ptxgen.isa.operands import Address, Callee, Immediate, Register, Symbol, Vector
 from ptxgen.isa.units import PERMUTES_BYTES, Unit
-from ptxgen.types import F32, U32, U64
+from ptxgen.types import F32, PRED, U32, U64
 
 
 class LaneAlgebra(ProductOperations):
@@ -31,6 +31,10 @@ class LaneAlgebra(ProductOperations):
 
     barrier_operands: tuple[Lanes, ...] = ()
     """Of the block's barrier whose meaning was asked for last."""
+
+    barrier_votes: Lanes | None = None
+    """The predicate that it counts, if it does."""
+    _counted: Lanes | None = None
 
     def __init__(self, e: Emitter, frame: Frame) -> None:
         super().__init__(e, frame)
@@ -46,6 +50,26 @@ class LaneAlgebra(ProductOperations):
             self.e.call_runtime(meet, "%c", "%s")
         if self.frame.checks_waits and kind == "warp":
             self.e.call_runtime(share_waits, "%c", "%s", self.mask)
+
+    def barrier_count(self, p: Value, *operands: Value) -> Lanes:
+        if self._counted is not None:
+            return self._counted
+        self.barrier("block", *operands)
+        self.barrier_votes = self.like(p, PRED)
+        return self.const(0, U32)  # it is known in the block that follows (`receive`)
+
+    def receive(self, step: Step) -> None:
+        """Write what a barrier has counted, for the lanes of the block that waited there."""
+        voters, place = self.warp_word(State.VOTERS)
+        waited = self.e.emit(f"and i32 {self.block_mask}, {voters.name}")
+        self.e.do(f"store i32 {self.e.emit(f'xor i32 {voters.name}, {waited}')}, ptr {place}, align 4")
+        pointer = self.e.emit(f"getelementptr i8, ptr %s, i64 {State.COUNTED}")
+        self._counted = Lanes(self, U32, self.e.emit(f"load <32 x i32>, ptr {pointer}, align 64"), False)
+        self.guard_value = Lanes(self, PRED, self.e.emit(f"bitcast i32 {waited} to <32 x i1>"), False)
+        self.guarded, self.mask, self.line = True, waited, step.line
+        given = [self.const(0, place_type(step.row, step.modifiers, place, step.operands) or U32) for place in step.row.sources]
+        self._assign(step, step.row.destinations[0].name, step.row.meaning(self, *given, **step.modifiers))
+        self.guarded, self.mask, self._counted = False, self.block_mask, None
 
     def trap(self) -> None:
         return None

@@ -98,19 +98,22 @@ class State(IntEnum):
     FENCED_BLOCK = 1536  # and for those of its block (runtime/proxies.py)
     PASSED_WARP = 1664  # the lane's accesses up to this SERIAL have passed a fence, for whoever is in this warp
     PASSED_BLOCK = 1792  # the same for whoever is in the block
-    WARP = 1920  # i32
-    SYNC_EPOCH = 1924  # i32, bar.warp.sync passed
-    WAITED = 1928  # i32, the lanes that have waited for the grids before this one
-    PRODUCTS = 1932  # i32, products of its warpgroup that are under way
-    PRODUCT_GROUP = 1936  # i32, groups of them committed
-    PRODUCT_STEPS = 1940  # i32, a hash of the lines of its warpgroup's instructions
-    PRODUCT_LINE = 1944  # i32, the last of them
-    BULK_COPIES = 1948  # i32, bulk copies that are queued
-    MBARRIERS = 1952  # i32, in the first warp: those of the block that the sanitiser knows
-    MET_AT = 1956  # i32, Slot.SERIAL at the last bar.warp.sync
-    MET_FENCED_BLOCK = 1960  # i32, the most FENCED_BLOCK of its lanes by then
-    TICKS = 1964  # i32, backward jumps of the turn that it paused in
-    REGISTERS = 1984
+    COUNTED = 1920  # for how many threads the predicate held that a lane's barrier counted
+    WARP = 2048  # i32
+    SYNC_EPOCH = 2052  # i32, bar.warp.sync passed
+    WAITED = 2056  # i32, the lanes that have waited for the grids before this one
+    PRODUCTS = 2060  # i32, products of its warpgroup that are under way
+    PRODUCT_GROUP = 2064  # i32, groups of them committed
+    PRODUCT_STEPS = 2068  # i32, a hash of the lines of its warpgroup's instructions
+    PRODUCT_LINE = 2072  # i32, the last of them
+    BULK_COPIES = 2076  # i32, bulk copies that are queued
+    MBARRIERS = 2080  # i32, in the first warp: those of the block that the sanitiser knows
+    MET_AT = 2084  # i32, Slot.SERIAL at the last bar.warp.sync
+    MET_FENCED_BLOCK = 2088  # i32, the most FENCED_BLOCK of its lanes by then
+    TICKS = 2092  # i32, backward jumps of the turn that it paused in
+    VOTERS = 2096  # i32, the lanes that wait at a barrier that counts, or have not taken what it counted
+    VOTES = 2100  # i32, those of them whose predicate holds
+    REGISTERS = 2112
 
 
 WAITING = 0x80000000

@@ -224,6 +224,10 @@ class Algebra(Protocol):
         """kind: `block` (bar.sync, barrier.sync) with the barrier's number and, if given, thread count; `warp` with a mask;
         `grid` waits for the grids before this one."""
 
+    def barrier_count(self, p: Value, *operands: Value) -> Value:
+        """Wait at a barrier of the block, as `barrier("block", ...)` says; u32: for how many of the threads that waited the
+        predicate p holds."""
+
     def trap(self) -> None:
         """End the kernel with an error."""
 

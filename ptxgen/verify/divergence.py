@@ -111,6 +111,8 @@ def _computed(result: Divergence, op: Op) -> Cause:
     row = op.row
     if row.reads_carry:
         cause = _highest([cause, result.values.get(_CARRY, _UNIFORM)])
+    if row.effect is Effect.BLOCK_BARRIER:  # what it gives, it gives to all threads that it waits for
+        return _UNIFORM
     place = f"{op.opcode} at {op.where}"
     if row.lanes is LaneResult.SAME and result.of(op.operands.get("mask")).level <= Level.WARP:
         return Cause(Level.WARP, place)

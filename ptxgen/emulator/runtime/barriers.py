@@ -39,6 +39,32 @@ def park(b: Builder, state: Value, lanes: Value, pc: Value, kind: Value, need: V
     s[State.LINE] = truths.select(line.splat(), s[State.LINE])
 
 
+@runtime_function("void", state="ptr", lanes="i32", pc="i32", kind="<32 x i32>", need="<32 x i32>", line="i32", votes="i32")
+def park_voting(
+    b: Builder, state: Value, lanes: Value, pc: Value, kind: Value, need: Value, line: Value, votes: Value
+) -> None:  # fmt: skip
+    """`park` at a barrier that counts for how many threads a predicate holds: `votes` are the lanes for which it does."""
+    s = b.state(state)
+    s[State.VOTERS] = s[State.VOTERS] | lanes
+    s[State.VOTES] = s[State.VOTES] & ~lanes | votes & lanes
+    park(b, state, lanes, pc, kind, need, line)
+
+
+def _give_counts(b: Builder, s: WarpState, lanes: Value, votes: Value) -> None:
+    """Those of the lanes that wait for a count get that of their barrier, whose number they still have."""
+    left = b.memory("i32")
+    left.store(s[State.VOTERS] & lanes)
+    with b.loop() as (_, groups):
+        rest = left.load("i32")
+        with b.when(rest == 0):
+            groups.stop()
+        kind = s[State.KIND].element(b.first_lane(rest))
+        members = (s[State.KIND] == kind.splat()).mask() & rest
+        left.store(rest ^ members)
+        count = votes.at((kind - 1).resized("i64"), "i32").load("i32")
+        s[State.COUNTED] = members.truths().select(count.splat(), s[State.COUNTED])
+
+
 def _waiting(s: WarpState) -> Value:
     """The lanes that wait, as truths."""
     pcs = s[State.PCS]
@@ -66,8 +92,9 @@ def release(b: Builder, context: Value) -> None:
     arrived = c[Slot.ARRIVED].as_pointer()
     threads = c[Slot.THREADS].resized("i32")
     # One more than there are, for barriers of other numbers; they never open
-    waiters, needs, lines = (b.memory("i32", BARRIERS + 1) for _ in range(3))
+    waiters, needs, lines, votes = (b.memory("i32", BARRIERS + 1) for _ in range(4))
     b.fill(waiters, 0, 4 * (BARRIERS + 1))
+    b.fill(votes, 0, 4 * (BARRIERS + 1))
     alive = b.memory("i32")
     alive.store(0)
     with b.loop(count) as (warp, _):
@@ -87,6 +114,8 @@ def release(b: Builder, context: Value) -> None:
             number = (kind - 1 > BARRIERS).select(b.number(BARRIERS), kind - 1).resized("i64")
             place = waiters.at(number, "i32")
             place.store(place.load("i32") + b.population(members))
+            voted = votes.at(number, "i32")
+            voted.store(voted.load("i32") + b.population(s[State.VOTERS] & s[State.VOTES] & members))
             needs.at(number, "i32").store(s.of_lane(State.NEED, lane).load("i32"))
             lines.at(number, "i32").store(s.of_lane(State.LINE, lane).load("i32"))
     opened = b.memory("i32")
@@ -127,6 +156,8 @@ def release(b: Builder, context: Value) -> None:
         released = is_open & _waiting(s)
         s[State.PCS] = released.select(pcs & (WAITING - 1), pcs)
         lanes = released.mask()
+        with b.when((s[State.VOTERS] & lanes) != 0):
+            _give_counts(b, s, lanes, votes)
         with b.when((lanes == 0) | ~sanitised):
             others.go_on()
         elsewhere = (pcs != pcs.element(b.first_lane(lanes)).splat()).mask() & lanes

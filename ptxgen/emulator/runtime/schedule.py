@@ -153,6 +153,7 @@ def start_block(b: Builder, context: Value, index: Value) -> None:
         s = b.state(c[Slot.WARPS].as_pointer().at(i * c[Slot.STATE_BYTES]))
         s[State.PCS] = s[State.FIRST_PCS]
         s[State.TICKS] = 0
+        s[State.VOTERS] = 0
         s[State.ASYNC_COUNT] = 0
         s[State.WAITED] = 0
         s[State.PRODUCTS] = 0

@@ -6,7 +6,7 @@ from functools import partial
 
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Value
-from ptxgen.isa.effects import Effect
+from ptxgen.isa.effects import Effect, LaneResult
 from ptxgen.isa.parts import CLUSTER_SCOPE, SCOPES
 from ptxgen.isa.units import Unit
 
@@ -55,6 +55,31 @@ def trap(v: Algebra) -> None:
 def bar_sync(v: Algebra, a: Value, b: Value | None = None, aligned: str = "") -> None:
     """Wait at barrier a (0..15) for the whole block, or for b threads (a multiple of 32)."""
     v.barrier("block", *((a,) if b is None else (a, b)))
+
+
+def _reductions(opcode: str, name: str, aligned: str = "", ptx: tuple[int, int] = (6, 3)) -> None:
+    """The rows of a barrier that counts, or combines, what its threads bring; with and without their number."""
+    words: dict[str, str | tuple[str, ...]] = {"aligned": ("aligned",)} if aligned else {}
+    for op, type, d in ((("popc",), "u32", "u32"), (("and", "or"), "pred", "pred")):
+        for count in ({}, {"b": "u32"}):
+            instruction(
+                f"{opcode}.red.{{op}}{aligned}.{type}", op=op, **words, d=d, a="u32", **count, c="pred", name=name, ptx=ptx,
+                effect=Effect.BLOCK_BARRIER, lanes=LaneResult.SAME, section="9.7.13.1",
+            )(bar_red)  # fmt: skip
+
+
+def bar_red(v: Algebra, a: Value, *rest: Value, op: str, aligned: str = "") -> Value:
+    """Wait at barrier a (0..15) as `bar.sync` does; d is for how many of the threads that waited c holds, or whether for all
+    (and) or any (or)."""
+    *count, c = rest
+    holding = v.barrier_count(~c if op == "and" else c, a, *count)
+    return {"popc": lambda: holding, "and": lambda: holding == 0, "or": lambda: holding != 0}[op]()
+
+
+_reductions("bar", "bar_red")
+_reductions("bar.cta", "bar_red", ptx=(7, 8))
+_reductions("barrier", "barrier_red", ".{aligned?}")
+_reductions("barrier.cta", "barrier_red", ".{aligned?}", ptx=(7, 8))
 
 
 @instruction("bar.warp.sync", mask="b32:u32", name="bar_warp_sync", effect=Effect.WARP_BARRIER, section="9.7.13.2")

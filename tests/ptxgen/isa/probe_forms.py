@@ -246,6 +246,10 @@ def _barrier(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
     w.test(row.text(modifiers, {"a": Immediate(0, U32), "mask": FULL}))
 
 
+def _counting_barrier(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
+    plain(w, row, modifiers, a=Immediate(0, U32), b=Immediate(WARP_SIZE, U32))
+
+
 def _sleep(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
     w.test(row.text(modifiers, {"a": Immediate(20, U32)}))
 
@@ -348,6 +352,7 @@ _FORMS: dict[str, Form] = {
     "add_cc": _carry, "addc": _carry, "sub_cc": _carry, "subc": _carry, "mad_cc": _carry, "madc": _carry,
     "isspacep": _window, "cvta": _convert_address, "bra": _branch, "brx_idx": _indexed_branch, "ret": _never, "exit": _never,
     "trap": _never, "setmaxnreg": _never, "call": _call, "bar_sync": _barrier, "barrier_sync": _barrier,
+    "bar_red": _counting_barrier, "barrier_red": _counting_barrier,
     "bar_warp_sync": _barrier, "nanosleep": _sleep, "ldmatrix": _load_matrix, "stmatrix": _store_matrix,
     "cp_async": _async_copy, "mbarrier_init": _make_mbarrier, "mbarrier_arrive_expect_tx": _arrive_expecting,
     "mbarrier_try_wait_parity": _try_wait, "cp_async_bulk": _bulk_copy,

@@ -56,6 +56,14 @@ def test_vote_decides_for_the_whole_warp(mode: str, decide: Any) -> None:
             assert (voted == int(decide(said != 0))).all()
 
 
+@pytest.mark.parametrize("name", ["bar_red", "barrier_red"])
+@pytest.mark.parametrize(("op", "combined"), [("popc", np.sum), ("and", np.all), ("or", np.any)])
+def test_a_barrier_combines_what_its_threads_bring(name: str, op: str, combined: Any) -> None:
+    for _, (c,), (d,) in probes(name, op=op):
+        for brought, given in zip(warps(c), warps(d), strict=True):
+            assert (given == int(combined(brought != 0))).all()
+
+
 def test_ballot_has_a_bit_for_each_lane() -> None:
     for _, (a,), (d,) in probes("vote", mode="ballot"):
         for said, voted in zip(warps(a), warps(d), strict=True):

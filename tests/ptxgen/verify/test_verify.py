@@ -401,3 +401,14 @@ def test_a_barrier_with_a_guard_on_the_thread_is_refused() -> None:
     )
     with pytest.raises(VerifyError, match=r"its guard depends on %tid.x"):
         verify(wrong, Target(75))
+
+
+def test_what_a_barrier_combines_is_the_same_for_all_threads() -> None:
+    def body(k: KernelBuilder) -> None:
+        more = k.load(k.arg.n[k.tid.x]) > 3
+        with k.when(k.bar_red(0, more, op="or")):
+            k.barrier()
+        with k.when(k.bar_red(1, 64, more, op="popc") > 5):
+            k.barrier()
+
+    verified(body)
