@@ -10,7 +10,7 @@ from math import isfinite
 
 from ptxgen.emulator.layout import Slot
 from ptxgen.emulator.scratch import Scratch
-from ptxgen.emulator.workers import Run
+from ptxgen.emulator.watch import Run
 from ptxgen.errors import ArgumentError
 from ptxgen.isa.printf import SIGNED, Conversion, pieces, places
 from ptxgen.target import WARP_SIZE

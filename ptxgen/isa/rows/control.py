@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Value
@@ -59,9 +60,10 @@ def bar_sync(v: Algebra, a: Value, b: Value | None = None, aligned: str = "") ->
 
 def _reductions(opcode: str, name: str, aligned: str = "", ptx: tuple[int, int] = (6, 3)) -> None:
     """The rows of a barrier that counts, or combines, what its threads bring; with and without their number."""
-    words: dict[str, str | tuple[str, ...]] = {"aligned": ("aligned",)} if aligned else {}
+    words: dict[str, Any] = {"aligned": ("aligned",)} if aligned else {}
+    numbers: tuple[dict[str, Any], ...] = ({}, {"b": "u32"})
     for op, type, d in ((("popc",), "u32", "u32"), (("and", "or"), "pred", "pred")):
-        for count in ({}, {"b": "u32"}):
+        for count in numbers:
             instruction(
                 f"{opcode}.red.{{op}}{aligned}.{type}", op=op, **words, d=d, a="u32", **count, c="pred", name=name, ptx=ptx,
                 effect=Effect.BLOCK_BARRIER, lanes=LaneResult.SAME, section="9.7.13.1",

@@ -29,7 +29,8 @@ def results(body: str, brought: Any, *, sanitize: bool = True, seed: int | None 
     x = np.array(brought, np.uint32)
     y = np.zeros_like(x)
     assert not run(kernel(HEAD + body + STORE, "u64", "u64"), "k", 1, len(x), [y, x], sanitize=sanitize, seed=seed)
-    return y.tolist()
+    seen: list[int] = y.tolist()
+    return seen
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -103,7 +104,7 @@ def test_registers_choose_the_product(type: DType, a: int, b: int, text: str) ->
     assert product(type, a, b).endswith(f"{text} ")
 
 
-def product(type: DType, a: int = 4, b: int = 2, *, b_register: DType | None = None, **modifiers: str) -> str:
+def product(type: DType, a: int = 4, b: int = 2, *, b_register: DType | None = None, **modifiers: Any) -> str:
     """The opcode of a product of registers of these types, with the blank after it."""
 
     def body(k: KernelBuilder) -> None:
@@ -126,7 +127,7 @@ def product(type: DType, a: int = 4, b: int = 2, *, b_register: DType | None = N
     ],
 )
 def test_registers_that_choose_no_product_are_refused(
-    registers: tuple[DType, ...], modifiers: dict[str, str], said: str
+    registers: tuple[DType, ...], modifiers: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(TypeMismatch, match=re.escape(said)):
         product(registers[0], b_register=registers[-1], **modifiers)
