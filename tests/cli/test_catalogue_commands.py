@@ -97,7 +97,9 @@ MMA = ("mma_q4k_gemm", "--set", "k=256", "--set", "n=64", "--set", "m=8")  # fro
 WGMMA = ("wgmma_q4k_gemm", "--set", "k=256", "--set", "n=64", "--set", "m=64")  # sm_90a alone
 
 
-@pytest.mark.parametrize(("words", "least", "below"), [(MMA, "sm_80", "sm_75"), (WGMMA, "sm_90a", "sm_89")])
+@pytest.mark.parametrize(
+    ("words", "least", "below"), [(MMA, "sm_80", "sm_75"), pytest.param(WGMMA, "sm_90a", "sm_89", marks=pytest.mark.slow)]
+)
 def test_commands_write_for_the_oldest_target_of_a_kernel_and_refuse_one_below(
     words: tuple[str, ...], least: str, below: str
 ) -> None:
@@ -113,6 +115,7 @@ def test_commands_write_for_the_oldest_target_of_a_kernel_and_refuse_one_below(
     assert checked["error"] == said
 
 
+@pytest.mark.slow
 def test_explain_takes_a_gpu_that_the_kernel_is_for_when_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ResidualAdd, "least_sm", 100)
     assert facts("ptxgen", "explain", "residual_add", "--set", "n=64")["gpu"]["name"] == "b200"

@@ -26,6 +26,7 @@ def test_without_variables_the_defaults_count(monkeypatch: pytest.MonkeyPatch) -
     assert said.cache_dir.name == "ptxgen"
     assert said.cache_limit_bytes == 512 << 20
     assert said.emulator_workers >= 1
+    assert said.emulator_seconds is None
     assert (said.precision, said.gemv, said.tuning, said.debug) == (None, {}, True, False)
     assert said.batch_invariant is False
 
@@ -54,6 +55,7 @@ def test_values_are_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         "PTXGEN_CACHE_DIR": str(tmp_path),
         "PTXGEN_CACHE_LIMIT_MB": "3",
         "PTXGEN_EMULATOR_WORKERS": "5",
+        "PTXGEN_EMULATOR_SECONDS": "60",
         "PTXGEN_PRECISION": "fast",
         "PTXGEN_GEMV_Q4K": "my_q4k_gemv",
         "PTXGEN_GEMV_Q8_0": "mwv_q8_0_gemv:num_warps=8",
@@ -63,6 +65,7 @@ def test_values_are_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         monkeypatch.setenv(name, value)
     said = settings()
     assert (said.cache_dir, said.cache_limit_bytes, said.emulator_workers) == (tmp_path, 3 << 20, 5)
+    assert said.emulator_seconds == 60
     assert said.precision == "fast"
     assert said.gemv == {"q4k": "my_q4k_gemv", "q8_0": "mwv_q8_0_gemv:num_warps=8"}
     assert said.tuning == tmp_path / "table.json"
@@ -73,6 +76,7 @@ WRONG: dict[str, list[str]] = {
     "PTXGEN_MODEL_DIR": ["FILE"],
     "PTXGEN_CACHE_LIMIT_MB": ["-1", "1.5", "much", "9" * 5000],
     "PTXGEN_EMULATOR_WORKERS": ["-1", "1025", "all"],
+    "PTXGEN_EMULATOR_SECONDS": ["soon", "-1", "1.5"],
     "PTXGEN_PRECISION": ["exact", "1"],
     "PTXGEN_GEMV_<FORMAT>": [
         "nosuch", "rmsnorm", "mwv_mxfp4_gemv", ":", "mwv_{id}_gemv:num_warps", "mwv_{id}_gemv:nosuch=1", "mwv_{id}_gemv:k=64",

@@ -9,7 +9,10 @@ import pytest
 from executor.base.errors import DeviceError, LaunchError
 from executor.device import Device, open_device
 from executor.device.emulated import EmulatedDevice
+from executor.device.parameters import ParameterBlock
+from ptxgen.emulator import EmulationError
 from ptxgen.errors import ArgumentError
+from tests.ptxgen.emulator.ptx import kernel as endless
 
 
 def test_what_is_placed_is_read_once_and_cannot_be_overwritten(emulator: Device) -> None:
@@ -137,3 +140,14 @@ def test_a_download_that_is_refused_has_not_waited(emulator: Device) -> None:
     assert emulator.waits == waits
     emulator.download(pointer, np.empty(64, np.uint8))
     assert emulator.waits == waits + 1
+
+
+@pytest.mark.slow
+def test_a_launch_has_the_time_that_the_environment_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTXGEN_EMULATOR_SECONDS", "1")
+    stores = "st.volatile.shared.u32 [cell], %r1;\n" * 50
+    text = endless(f"mov.u32 %r1, %tid.x;\nL1:\n{stores}bra L1;", shared=".shared .align 4 .b32 cell;")
+    with EmulatedDevice() as device:
+        kernel, _ = device.load(text, "k")
+        with pytest.raises(EmulationError, match=r"timeout: k, .* was still running after 1\.\d s; its limit is seconds=1,"):
+            device.launch(kernel, (1, 1, 1), (1024, 1, 1), ParameterBlock({}))

@@ -46,7 +46,7 @@ shl.b32 %r3, %r3, 2;
     assert results(body, brought) == [expected] * len(brought)
 
 
-@pytest.mark.parametrize("sanitize", [True, False])
+@pytest.mark.parametrize("sanitize", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_negated_predicate_and_a_number_of_threads_count_those_of_some_warps(sanitize: bool) -> None:
     body = """setp.ge.u32 %p2, %r1, 64;
 @%p2 bra OTHERS;

@@ -56,6 +56,7 @@ def test_vote_decides_for_the_whole_warp(mode: str, decide: Any) -> None:
             assert (voted == int(decide(said != 0))).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bar_red", "barrier_red"])
 @pytest.mark.parametrize(("op", "combined"), [("popc", np.sum), ("and", np.all), ("or", np.any)])
 def test_a_barrier_combines_what_its_threads_bring(name: str, op: str, combined: Any) -> None:
@@ -121,6 +122,7 @@ def test_load_gives_the_elements_and_extends_by_their_own_type(name: str) -> Non
         assert (d == expected).all(), probe.instruction
 
 
+@pytest.mark.slow
 def test_a_load_of_one_address_gives_all_lanes_the_same() -> None:
     for probe, (x,), (d,) in probes("ldu"):
         assert (d == np.repeat(x[::WARP_SIZE], WARP_SIZE, axis=0)).all(), probe.instruction
