@@ -83,7 +83,7 @@ def resolve(
         raise TypeMismatch(f"{name} needs operands of one type, got {' and '.join(t for t in types if t)}", where(), hint)
     said = [miss for miss, _ in misses if miss.stage == furthest]
     problems = _unsettled(said) if furthest == 3 else min((miss.problems for miss in said), key=len)
-    got = ", ".join(t or str(s) for t, s in zip(types, sources, strict=True))
+    got = ", ".join(map(_shown, sources))
     forms = "; ".join(
         sorted({r.opcode({s.name: "{" + s.name + "}" for s in r.modifiers if not s.optional}) for r in meant})[:6]
     )
@@ -93,6 +93,16 @@ def resolve(
 _fits: dict[tuple[Any, ...], Fit] = {}
 """The fit of sources of these kinds, so that a kernel's thousandth `add` is not a search. A constant counts with its
 value: which row takes it must not depend on what was written before."""
+
+
+def _shown(source: Source) -> str:
+    """A source by its type, `4 x f16x2` for a vector; a constant or an address as it is."""
+    if isinstance(source, Register | Special):
+        return str(source.type)
+    if isinstance(source, Vector):
+        kinds = dict.fromkeys(str(one.type) for one in source.elements if one is not None)
+        return f"{len(source.elements)} x {' and '.join(kinds)}"
+    return str(source)
 
 
 def _unsettled(misses: Sequence[Miss]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -228,6 +229,8 @@ def _fit_name(place: Operand, raw: RawName, type: DType | None) -> ParsedOperand
 
 def _spell(raw: Raw) -> str:
     if isinstance(raw, RawName):
+        if re.fullmatch(r"%\w+\.[bh][0-7]{1,4}", raw.name):
+            return f"{raw.name}: bytes and halves of a register cannot be chosen"
         return raw.name if raw.register or not raw.name.startswith("%") else f"{raw.name}, which is not declared"
     if isinstance(raw, RawLiteral):
         return str(raw.value)

@@ -93,6 +93,7 @@ def test_a_row_without_its_attributes_cannot_be_registered(fact: str) -> None:
         ("new", {"target": "label"}, "is a branch"),
         ("new.b32", {"d": "b32", "a": "b32", "effect": Effect.BRANCH}, "is a branch"),
         ("new.sync.b32", {"d": "b32", "a": "b32", "mask": "b32"}, "say what each of them gets"),
+        ("new.f16", {"d": "f32", "a": "b32"}, "say what they hold"),
         ("new.b32", {"d": "b32", "mask": "b32", "lanes": LaneResult.SAME}, "together"),
     ],
 )

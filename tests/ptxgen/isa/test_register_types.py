@@ -118,7 +118,11 @@ def product(type: DType, a: int = 4, b: int = 2, *, b_register: DType | None = N
 @pytest.mark.parametrize(
     ("registers", "modifiers", "said"),
     [
-        ((B32,), {}, "needs a_type=, one of f16, bf16, tf32, u8, s8; needs b_type="),
+        (
+            (B32,),
+            {},
+            "mma does not take (4 x b32, 2 x b32, 4 x f32): needs a_type=, one of f16, bf16, tf32, u8, s8; needs b_type=",
+        ),
         ((U32,), {"a_type": "f16", "b_type": "f16"}, "operand a holds f16, so it must be f16x2 or b32, got u32"),
         ((F32,), {"a_type": "tf32", "b_type": "tf32"}, "operand a holds tf32, so it must be tf32 or b32, got f32"),
         ((BF16X2,), {"a_type": "f16", "b_type": "f16"}, "operand a holds f16, so it must be f16x2 or b32, got bf16x2"),
