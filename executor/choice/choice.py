@@ -300,16 +300,22 @@ class GpuProfile:
     def _fastest(
         self, precision: str, format: Format, k: int, n: int, rows: int = 1, *, fits: Callable[[KernelType], bool] | None = None
     ) -> Choice | None:
+        found: list[tuple[TuningEntry, TuningTable]] = []
         for table in self.tables:
             if table.shipped and rows == 1:  # of one row it has parameters that leave bits alone, for `_usual`
                 continue
             entry = table.fastest(precision, format, k, n, rows, fits=fits)
             if entry is not None:
-                several = f" for {entry.rows} rows" if entry.rows > 1 else ""
-                when = f" on {entry.measured}" if entry.measured else ""
-                reason = f"{precision}: the fastest of what was measured{several} on {table.gpu.name}{when}"
-                return Choice(entry.make(n, rows), reason, entry)
-        return None
+                found.append((entry, table))
+                if entry.rows >= rows:  # a table behind may be better only where this one was measured for fewer
+                    break
+        if not found:
+            return None
+        entry, table = min(found, key=lambda one: one[0].most_seconds(rows))
+        several = f" for {entry.rows} rows" if entry.rows > 1 else ""
+        when = f" on {entry.measured}" if entry.measured else ""
+        reason = f"{precision}: the fastest of what was measured{several} on {table.gpu.name}{when}"
+        return Choice(entry.make(n, rows), reason, entry)
 
     def _usual(self, precision: str, format: Format, k: int, n: int) -> Choice:
         """What every device uses, with the parameters measured to be fast for the nearest shape."""

@@ -132,6 +132,7 @@ class Engine:
         """As StepEngine.prepare: writes, compiles and loads kernels, and captures graphs. Raises what a step would raise, above
         all DeviceError when memory is full."""
         self.steps.use(self.model, self._step_model)
+        self.paying_rows(self.slots)
         self.steps.prepare(likely_sizes(self.rows, self.slots, self.attention), progress)
 
     def graph_of(self, rows: Sequence[Row]) -> LaunchGraph:

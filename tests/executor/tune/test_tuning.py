@@ -134,6 +134,14 @@ def test_rows_get_what_takes_least_for_them_by_what_was_measured_for_more_or_as_
     assert ("measured for" in choice.reason) == (measured is not None)
 
 
+def test_what_a_user_measured_for_fewer_rows_comes_before_what_is_shipped_for_more_only_where_it_is_faster() -> None:
+    own = profile(entry(4096, 64, seconds=3e-6, rows=8)).tables
+    shipped = profile(entry(4096, 64, MWV, seconds=8e-6, rows=64, parameters={"num_warps": 2}), shipped=True).tables
+    both = GpuProfile(tables=(*own, *shipped))
+    names = [both.choose(Q4_K, 4096, 64, rows=rows).kernel.name for rows in (8, 16, 24, 64)]
+    assert names == [HW, HW, MWV, MWV]
+
+
 @given(times=st.dictionaries(st.integers(2, 64), st.floats(1e-7, 1e-4), min_size=1, max_size=4), rows=st.integers(2, 128))
 def test_twice_the_rows_never_take_more_than_twice_the_time(times: dict[int, float], rows: int) -> None:
     chosen = profile(*(entry(4096, 64, seconds=seconds, rows=of) for of, seconds in times.items()))
