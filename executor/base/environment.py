@@ -139,7 +139,7 @@ LAUNCH_SECONDS: Final = EnvironmentVariable[int | None](
     "as long as it takes",
     lambda: None,
     None,
-    _number,
+    number,
 )
 PRECISION: Final = EnvironmentVariable[str | None](
     "PTXGEN_PRECISION",
