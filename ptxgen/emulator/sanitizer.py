@@ -343,16 +343,10 @@ def describe(
     return f"{where} takes part in a shuffle whose member mask does not name it"
 
 
-_OF_BULK_COPIES = frozenset(
-    {
-        FindingKind.MBARRIER,
-        FindingKind.ARRIVED,
-        FindingKind.COPY_SIZE,
-        FindingKind.UNWAITED,
-        FindingKind.UNDER_WAY,
-        FindingKind.UNFENCED_COPY,
-    }
-)
+_OF_BULK_COPIES = frozenset({
+    FindingKind.MBARRIER, FindingKind.ARRIVED, FindingKind.COPY_SIZE, FindingKind.UNWAITED, FindingKind.UNDER_WAY,
+    FindingKind.UNFENCED_COPY,
+})  # fmt: skip
 
 
 def _of_bulk_copies(kind: FindingKind, record: FindingRecord, context: Sequence[int], threads: tuple[int, int, int]) -> str:
