@@ -40,7 +40,12 @@ LAYERS: Final = 12
     "--sequences", type=click.IntRange(min=1), metavar="N",
     help="Show a step in which N sequences decode a token each, as in `ptxrun serve` (default: a token of `generate`).",
 )  # fmt: skip
-@click.option("--prompt", type=click.IntRange(min=1), metavar="N", help="Show a step that reads N tokens of a prompt.")
+@click.option(
+    "--prompt",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Show the first step of a prompt of N tokens, which reads most of them.",
+)
 @kv_type_option
 @json_option()
 def explain_command(
@@ -98,7 +103,7 @@ def explain_command(
         if sequences is not None:
             step, launches = console.counted(sequences, "sequence"), model.sequences(sequences, kv_type)
         elif prompt is not None:
-            step, launches = f"{console.counted(prompt, 'token')} of a prompt", model.prompt(prompt)
+            step, launches = f"the first step of a prompt of {console.counted(prompt, 'token')}", model.prompt(prompt)
         else:
             step, launches = "a token of generate", model.token()
     others = kept_from_persistent(rows)

@@ -102,7 +102,8 @@ class Decoder(TokenDecoder):
         whole("the length of the draft", len(draft), 1, MAX_DRAFT)
         if self.modules.bundle is not None:
             raise ModelError("a bundle has the kernels of one token; load the model without it to verify drafts")
-        self._require_rows("drafts")
+        if self.context % PAGE_UNIT:
+            raise ArgumentError(f"drafts need a context that is a multiple of {PAGE_UNIT}, got {self.context}")
         if self._ahead is not None and self._ahead.position == self.position:
             self._restore()
         self._find_likeliest()
@@ -131,10 +132,11 @@ class Decoder(TokenDecoder):
         return super().captures + self._steps.captures
 
     def prompt_graph(self, tokens: int) -> LaunchGraph:
-        """The first that `feed` replays for a new sequence of so many tokens, captured now unless that has been done. Errors as
-        `verify_draft`'s of the context."""
+        """The first that `feed` replays for a new sequence of so many tokens, captured now unless that has been done.
+        ArgumentError for more than the context."""
         whole("tokens", tokens, 1, self.context)
-        self._require_rows("prompts of which many tokens are read at once")
+        if not self._feeds_rows:
+            return self.graph(head=False)
         first = next(chunks([0] * tokens, self.chunk))
         return self._row_steps().graph_of([Row(0, 0, at, scored=False) for at in range(len(first))], LEAST_ROWS)
 
@@ -170,10 +172,6 @@ class Decoder(TokenDecoder):
             raise
         self._computed.put(position, tokens, by_rows=True, model=self._computing)
         return scores
-
-    def _require_rows(self, what: str) -> None:
-        if self.context % PAGE_UNIT:
-            raise ArgumentError(f"{what} need a context that is a multiple of {PAGE_UNIT}, got {self.context}")
 
     @property
     def _feeds_rows(self) -> bool:

@@ -17,11 +17,12 @@ from executor.memory.repacking import Repacking
 from executor.memory.weights import TensorFile, load_weights
 from executor.model.config import ModelConfig, expected_tensors
 from executor.model.decoder import Decoder
-from executor.model.engine import Engine
+from executor.model.engine import PAGE_LEN, Engine
 from executor.model.matrices import repacked
 from executor.model.row_steps import MOST_ROWS
 from executor.model.split import SplitTensors, split_config
 from executor.model.step import Row
+from ptxgen.errors import ArgumentError
 
 
 class DryModel:
@@ -56,14 +57,16 @@ class DryModel:
         return launches_of(self._decoder.graph(head=head))
 
     def prompt(self, tokens: int) -> tuple[RecordedLaunch, ...]:
-        """What the first step of a prompt of so many tokens launches, which reads most of them if there are several.
-        ArgumentError for more than the context, and for a context whose prompts are read token by token (Decoder.feed)."""
+        """What the first step of a prompt of so many tokens launches: it reads most of them, or one where the context is such
+        that prompts are read token by token (Decoder.feed). ArgumentError for more than the context."""
         return launches_of(self._decoder.prompt_graph(tokens))
 
     def sequences(self, count: int, kv_type: str = "f32") -> tuple[RecordedLaunch, ...]:
         """What a step of so many sequences launches in which each decodes one token, as a scheduler or server runs it. Errors
         as Engine's."""
         count = whole("sequences", count, 1, MOST_ROWS)
+        if self._decoder.context < PAGE_LEN:
+            raise ArgumentError(f"the context is {self._decoder.context} tokens; for several sequences at least {PAGE_LEN}")
         engine = Engine(self._decoder, slots=count, rows=count, kv_type=kv_type)
         for slot in range(count):
             engine.set_table(slot, [slot])

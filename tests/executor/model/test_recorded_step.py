@@ -22,6 +22,7 @@ from executor.model.config import ModelConfig
 from executor.model.generation import LanguageModel
 from executor.model.recorded_step import DryModel
 from executor.model.step import Row
+from ptxgen.errors import ArgumentError
 from tests.cli.invoke import facts, invoke, refused
 from tests.executor.device.fake_driver import FakeDriver
 from tests.synthetic import Q, write_model
@@ -106,6 +107,17 @@ def test_every_kind_of_step_is_recorded_as_it_is_launched(path: Path, gpu: GpuMo
     assert facts_of(recorded.prompt(33)) == facts_of(prompt)
     assert facts_of(recorded.sequences(8)) == facts_of(sequences)
     assert any(launch.early for launch in token) == (gpu is not UNMEASURED)
+
+
+def test_a_prompt_that_is_read_token_by_token_launches_a_token_without_head(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", types=Q.Q8_0, layers=1, hidden=64, heads=2, ff=64, context=16)
+    dry = DryRunDevice(UNMEASURED)
+    with GgufFile.open(path) as file:
+        model = DryModel(file, ModelConfig.from_gguf(file), 16, dry, GpuProfile.for_device(dry.as_device))
+        assert facts_of(model.prompt(16)) == facts_of(model.token(head=False))
+        assert [launch.place.operation for launch in model.token(head=False)][-1] == "advance"
+        with pytest.raises(ArgumentError, match="the context is 16 tokens; for several sequences at least 32"):
+            model.sequences(2)
 
 
 def test_layers_that_launch_the_same_are_one(path: Path, gpu: GpuModel) -> None:
