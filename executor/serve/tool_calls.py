@@ -130,7 +130,7 @@ class CallReader:
         if self._convention.bare and not self._begun and not self.calls:
             first = held.lstrip()[:1]
             if first in ("", "{"):
-                return "", first and "", held
+                return "", "" if first else None, held
         before, found, rest = held.partition(opening)
         if found:
             return before, opening, rest

@@ -111,6 +111,7 @@ CASES: list[tuple[Convention, str, list[Any]]] = [
     (LLAMA, '<|python_tag|>{"name": "f"};', [("f", {})]),
     (LLAMA, '{"name": "f"} and more', [("f", {}), " and more"]),
     (LLAMA, " so", [" so"]),
+    (LLAMA, '\n[{"name": "f"}]', ['\n[{"name": "f"}]']),
 ]  # fmt: skip
 
 
@@ -142,11 +143,24 @@ def test_a_call_ends_where_its_json_ends_whatever_is_in_its_strings(
     assert read(convention, *(answer[at : at + size] for at in range(0, len(answer), size))) == [("f", values)]
 
 
-@given(st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "<tool", "{", '{"name": "f"}', "x", " ", "\n"]), max_size=12))
-def test_what_is_no_call_comes_back_as_it_is(parts: list[str]) -> None:
-    found = read(HERMES, *parts)
+PIECES = (
+    *MARKS,
+    "<tool",
+    "[",
+    '{"name": "f"}',
+    '[{"name": "f"}]',
+    '{"name": "h"}',
+    '{"name": "f", "arguments": {"x": "</tool_call>"}}',
+)
+
+
+@given(convention=st.sampled_from(CONVENTIONS), parts=st.lists(st.sampled_from(PIECES), max_size=8))
+def test_what_is_no_call_comes_back_as_it_is(convention: Convention, parts: list[str]) -> None:
+    answer = "".join(parts)
+    found = read(convention, *parts)
+    assert read(convention, answer) == read(convention, *answer) == found
     if all(isinstance(part, str) for part in found):
-        assert "".join(map(str, found)) == "".join(parts)
+        assert "".join(map(str, found)) == answer
 
 
 def guided(rules: str, tokenizer: Tokenizer, text: str) -> bool:
