@@ -143,7 +143,8 @@ def emulate(
     run = partial(
         emulator.run_together if several else emulator.run, text.text, text.entry, launch.grid, launch.block,
         shared=launch.dynamic_shared, sanitize=sanitize, seed=seed, early=launch.early,
-        seconds=LAUNCH_SECONDS, prints=sys.stderr.write,  # stdout has the report
+        seconds=LAUNCH_SECONDS, budget=emulator.usual_budget(sanitize=sanitize),
+        prints=sys.stderr.write,  # stdout has the report
     )  # fmt: skip
     findings = run(passed) if several else run(passed[0], cooperative=launch.cooperative)
     for one, held in zip(given, whole, strict=True):

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.emulator.launch_map import Touched
-from ptxgen.emulator.launching import DEFAULT_SECONDS, EmulationError, Launch, launch_together
+from ptxgen.emulator.launching import DEFAULT_SECONDS, NO_BUDGET, EmulationError, Launch, launch_together, usual_budget
 from ptxgen.emulator.layout import REDZONE
 from ptxgen.emulator.machine import Kernel, Module, compile_module
 from ptxgen.emulator.printing import Sink
@@ -48,6 +48,7 @@ __all__ = [
     "run_together",
     "settled",
     "uninitialised",
+    "usual_budget",
 ]
 
 
@@ -95,6 +96,7 @@ def run(
     sanitize: bool = True,
     seed: int | None = None,
     seconds: float | None = DEFAULT_SECONDS,
+    budget: int | None = None,
     sources: bool = True,
     early: bool = False,
     cooperative: bool = False,
@@ -105,12 +107,13 @@ def run(
     `args`, in the order of the parameters: NumPy arrays (C-contiguous) are global memory, written in place; an array that is
     not writeable may only be read; NumPy scalars are passed by value and must have the parameter's size. `shared` is the
     dynamic shared memory in bytes. `seed` shuffles the order of blocks and warps, which a right kernel does not notice.
-    `seconds` is how long the launch may take, None for as long as it takes; compiling does not count. Without `sources`,
-    findings name the author's line but do not read it in the file that the text, which may be a stranger's, names. `early`: the
-    kernel may start while the one before it runs (programmatic dependent launch); what it touches before it waits is a finding,
-    unless it is `constant`, or `settled` and read. `cooperative`: all blocks are there at once and may wait for each other.
-    `prints` takes the text of each call of vprintf by a thread; stdout does unless it is given. Raises ParseError,
-    ArgumentError, and without `sanitize` EmulationError for a kernel that cannot finish.
+    `seconds` is how long the launch may take, None for as long as it takes; compiling does not count. `budget`: the backward
+    jumps of a warp after which it counts as endless (2^24 if checked, else 2^28; where `seconds` is None or more than 10, no
+    number). Without `sources`, findings name the author's line but do not read it in the file that the text, which may be a
+    stranger's, names. `early`: the kernel may start while the one before it runs (programmatic dependent launch); what it
+    touches before it waits is a finding, unless it is `constant`, or `settled` and read. `cooperative`: all blocks are there at
+    once and may wait for each other. `prints` takes the text of each call of vprintf by a thread; stdout does unless it is
+    given. Raises ParseError, ArgumentError, and without `sanitize` EmulationError for a kernel that cannot finish.
     """
     kernel = _module(text, sanitize, sources).kernel(entry)
     if kernel.module.data_bytes:  # variables that an earlier run may have changed
@@ -127,6 +130,7 @@ def run(
             memory=memory,
             seed=seed,
             seconds=seconds,
+            budget=NO_BUDGET if budget is None and seconds is None else budget,
             early=early,
             cooperative=cooperative,
             prints=prints,
@@ -143,6 +147,7 @@ def run_together(
     sanitize: bool = True,
     seed: int | None = None,
     seconds: float | None = DEFAULT_SECONDS,
+    budget: int | None = None,
     early: bool = False,
     prints: Sink | None = None,
 ) -> list[Finding]:
@@ -163,7 +168,13 @@ def run_together(
             memory = MemoryMap()
             params = _pack(one, passed, memory, iter([place.get(id(array), array.ctypes.data) for array in arrays]))
             launches.append(Launch(one, grid, block, params, shared, memory, early))
-        return launch_together(launches, seed=seed, seconds=seconds, prints=prints)
+        return launch_together(
+            launches,
+            seed=seed,
+            seconds=seconds,
+            budget=NO_BUDGET if budget is None and seconds is None else budget,
+            prints=prints,
+        )
 
 
 def _resolved(addresses: Addresses, place: Mapping[int, int]) -> Marked:

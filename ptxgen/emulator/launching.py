@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BUDGET = 1 << 28
 SANITIZED_BUDGET = 1 << 24
+NO_BUDGET = 1 << 62
 """Backward jumps that a warp may take before a launch counts as endless."""
 DEFAULT_SECONDS = 10.0
 """How long the launch of `run` may take, unless it is told otherwise."""
@@ -61,7 +62,10 @@ MAX_SHARED = 227 * 1024
 _MESSAGES = {
     TRAPPED: (FindingKind.TRAP, "executes trap"),
     DEADLOCKED: (FindingKind.DEADLOCK, "waits at a barrier that no other thread will reach"),
-    ENDLESS: (FindingKind.ENDLESS, "makes no progress: its budget of steps is spent"),
+    ENDLESS: (
+        FindingKind.ENDLESS,
+        "makes no progress: its budget of steps is spent; seconds= of more than 10 lets it run as long",
+    ),
     TIMED_OUT: (FindingKind.TIMEOUT, "was still running"),
     STUCK: (FindingKind.DEADLOCK, "waits for another block, as all do that have not ended"),
 }
@@ -144,7 +148,7 @@ class Running:
         kernel = self.kernel = launch.kernel
         self.launch, self.device, self.grid, self.block = launch, device, launch.grid3, launch.block3
         self.title = kernel.name if device is None else f"{kernel.name} on device {device}"
-        steps = budget or (SANITIZED_BUDGET if kernel.sanitize else DEFAULT_BUDGET)
+        steps = budget or usual_budget(sanitize=kernel.sanitize)
         self._buffer, start = aligned(len(launch.params) + 2 * REDZONE)
         ctypes.memmove(start + REDZONE, launch.params, len(launch.params))
         self.memory = self._accessible(start + REDZONE)
@@ -302,7 +306,7 @@ def launch_together(
         for number, launch in enumerate(launches):
             running.append(
                 Running(
-                    launch, launch.blocks, seed=seed, budget=budget, prints=prints, turns=True,
+                    launch, launch.blocks, seed=seed, budget=allowed_steps(budget, seconds), prints=prints, turns=True,
                     device=number if several else None,
                 )
             )  # fmt: skip
@@ -357,6 +361,16 @@ def _checks_together(running: Sequence[Running]) -> LaunchMap:
         any(one.kernel.facts.synchronises for one in running), [len(one.scratches) for one in running],
         [one.launch.earlier for one in running],
     )  # fmt: skip
+
+
+def usual_budget(*, sanitize: bool) -> int:
+    """The backward jumps of a warp after which a kernel counts as endless where nothing says how many."""
+    return SANITIZED_BUDGET if sanitize else DEFAULT_BUDGET
+
+
+def allowed_steps(budget: int | None, seconds: float | None) -> int | None:
+    """The budget that is given, or none where the launch was given more time than is usual."""
+    return NO_BUDGET if budget is None and seconds is not None and seconds > DEFAULT_SECONDS else budget
 
 
 def shape(value: int | Sequence[int], what: str) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ptxgen.emulator.facts import Facts
-from ptxgen.emulator.launching import EmulationError, Launch, Running, launch_together, shape
+from ptxgen.emulator.launching import EmulationError, Launch, Running, allowed_steps, launch_together, shape
 from ptxgen.emulator.layout import FINISHED
 from ptxgen.emulator.printing import Sink
 from ptxgen.emulator.program import Program
@@ -86,7 +86,7 @@ class Kernel:
             count = min(workers or os.cpu_count() or 1, blocks)
             if self._block_ns.get(block3, 0.0) * blocks < _PARALLEL_NS:
                 count = 1
-        running = Running(launch, count, seed=seed, budget=budget, prints=prints)
+        running = Running(launch, count, seed=seed, budget=allowed_steps(budget, seconds), prints=prints)
         try:
             checks = running.checks()
             limit = TimeLimit(seconds)

@@ -59,7 +59,7 @@ def test_a_kernel_that_does_not_end_is_stopped_in_time_and_told_where_it_was(nam
         found = [error.finding]
     assert time.monotonic() - started < 5
     (stopped,) = (one for one in found if one.kind != "race")
-    assert stopped.kind in ("timeout", "endless", "deadlock"), stopped
+    assert stopped.kind in ("timeout", "endless loop", "deadlock"), stopped
     assert stopped.ptx_line >= FIRST_LINE
     if stopped.kind == "timeout":
         assert "was still running after 0." in stopped.message
@@ -68,6 +68,14 @@ def test_a_kernel_that_does_not_end_is_stopped_in_time_and_told_where_it_was(nam
 
 def test_what_runs_a_kernel_gives_it_ten_seconds_unless_told_otherwise() -> None:
     assert {signature(one).parameters["seconds"].default for one in (emulator.run, emulator.run_together)} == {10.0}
+
+
+def test_a_loop_that_has_more_time_may_take_more_steps() -> None:
+    text = kernel("mov.u32 %r1, 0;\nL1:\nadd.u32 %r1, %r1, 1;\nsetp.lt.u32 %p1, %r1, 17000000;\n@%p1 bra L1;")
+    (found,) = emulator.run(text, "k", 1, 32, [])
+    assert found.kind == "endless loop"
+    for seconds in (60, None):
+        assert not emulator.run(text, "k", 1, 32, [], seconds=seconds)
 
 
 COUNTER = """ld.param.u64 %rd1, [p0];
