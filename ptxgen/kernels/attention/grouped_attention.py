@@ -116,13 +116,8 @@ class GroupedAttention(IncrementalAttention):
             "counters": update(U32, self.kv_heads * self.blocks, zeros=True),
         }
 
-    @property
-    def most_parts(self) -> int:
-        """The most parts that a sequence has: none if all are short."""
-        return min(self.splits, -(-self.max_len // self.least)) if self._is_long(self.max_len) else 0
-
     def launch(self) -> LaunchConfig:
-        blocks = max(self.heads, self.kv_heads * self.blocks * self.most_parts)
+        blocks = max(self.heads, self.kv_heads * self.blocks * self.splits)
         return LaunchConfig(blocks, self.warps * WARP_SIZE, resident=self.resident)
 
     def emit(self, k: KernelBuilder) -> None:
