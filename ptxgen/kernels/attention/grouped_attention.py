@@ -61,6 +61,8 @@ class GroupedAttention(IncrementalAttention):
     multiprocessor must be able to hold `resident` blocks.
     """
 
+    # Before sm_90 the assembler writes all that has a shuffle twice, the second time for warps that are apart, which never are.
+    most_code = 112 * 1024
     splits: int = field(default=SPLITS, kw_only=True)
     least: int = field(default=LEAST, kw_only=True)
     short: int = field(default=SHORT, kw_only=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HIDDEN, Argument, Array, KernelType, Signature, Work, read
+from ptxgen.dsl.kernel_type import HIDDEN, MOST_CODE, Argument, Array, KernelType, Signature, Work, read
 from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
@@ -50,6 +50,7 @@ class RotatingAttention(GroupedAttention):
 
     waits_inside = True
     least_sm = LEAST_SM
+    most_code = MOST_CODE
     neox: bool = field(kw_only=True, metadata=HIDDEN)
     bias: bool = field(kw_only=True, metadata=HIDDEN)
     normed: bool = field(kw_only=True, metadata=HIDDEN)

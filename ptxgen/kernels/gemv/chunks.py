@@ -36,7 +36,7 @@ Raw = list[tuple[Value, ...]]
 
 def loops(kernel: HwDp4aType, parts: list[tuple[int, int]]) -> bool:
     """Whether a row in these chunks (first step, steps) is a loop."""
-    if kernel.fragments.steps > 1 and _fill_registers(kernel):
+    if _fill_registers(kernel):
         return True
     if kernel.fragments.steps <= kernel.ahead:
         return False
@@ -53,8 +53,10 @@ def loops(kernel: HwDp4aType, parts: list[tuple[int, int]]) -> bool:
 
 
 def _fill_registers(kernel: HwDp4aType) -> bool:
-    """Whether a single row's weights of two steps would leave no registers for anything else (Q6_K, two rows a warp)."""
-    return kernel.activation_rows == 1 and 2 * step_size(kernel).registers >= registers(kernel)
+    """Whether the weights of a step and of the next, if there is one, would leave no registers for anything else, of one row of
+    activations (Q6_K, two rows a warp)."""
+    together = min(2, kernel.fragments.steps) * step_size(kernel).registers
+    return kernel.activation_rows == 1 and together >= registers(kernel)
 
 
 def _written_out(steps: int, ahead: int) -> int:

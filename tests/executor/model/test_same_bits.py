@@ -15,10 +15,10 @@ from executor.base.environment import PRECISIONS
 from executor.choice.choice import GpuProfile
 from executor.device import Device
 from executor.device.gpu import EMULATOR, GpuModel
+from executor.launch.launch import LaunchRecord
 from executor.model.engine import Engine
 from executor.model.generation import LanguageModel
 from executor.model.step import Row
-from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.target import Target
 from tests.synthetic import FORMATS, Q, write_model
 
@@ -78,11 +78,11 @@ def require_the_same(path: Path, device: Device, *ways: Way, gpus: Sequence[GpuM
     of_gpus = {gpu.name: profile_of(gpu, **settings) for gpu in gpus}
     for name, profile in {EMULATOR: GpuProfile(**settings), **of_gpus}.items():
         with LanguageModel.load(path, device, context=CONTEXT, profile=profile) as model:
-            launched: set[KernelType] = set()
-            model.decoder.launcher.observers.append(lambda record, launched=launched: launched.add(record.kernel))
+            launched: list[LaunchRecord] = []
+            model.decoder.launcher.observers.append(launched.append)
             found = [way(model) for way in ways]
-        assert {kernel.name for kernel in launched if not kernel.emulator_bits} == set(), name
         assert launched
+        assert {record.kernel.name for record in launched if not record.kernel.emulator_bits} == set(), name
         wanted = wanted or found
         assert found == wanted, name
 

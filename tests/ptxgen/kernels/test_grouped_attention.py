@@ -12,6 +12,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_digits import IncrementalAttentionDigits
 from ptxgen.kernels.attention.grouped_attention import GroupedAttention, GroupedAttentionDigits, splits_for
 from ptxgen.kernels.quantize.activation_digits import quantize
+from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels.checking import check, run
 
 SHORT = 64
@@ -83,3 +84,10 @@ def test_blocks_fill_a_gpu_and_a_row_has_two_parts_at_least() -> None:
 def test_an_impossible_shape_is_refused_by_name(shape: dict[str, int], message: str) -> None:
     with pytest.raises(ArgumentError, match=f"^grouped_attention_digits_indirect: {message}"):
         made(**shape)
+
+
+@pytest.mark.parametrize("heads", [4, 8])
+def test_heads_of_256_values_fit_shared_memory_as_a_model_has_them(heads: int) -> None:
+    blocks = GroupedAttention(True, heads, 1, 256, max_len=1).blocks
+    kernel = GroupedAttentionDigits(True, heads, 1, 256, max_len=4096, splits=splits_for(blocks), digits=3)
+    assert emit(kernel).text  # which verifies what a block takes
