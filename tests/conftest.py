@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Generator, Iterator
 from functools import lru_cache
@@ -16,8 +18,17 @@ from ptxgen.emulator.machine import Module
 from ptxgen.toolchain.module import emit
 from tests import essential
 from tests.hub_server import hub as hub  # a fixture for all
+from tests.paths import ROOT
 
 STARTED = time.monotonic()
+
+# A shell that wants no bytecode beside its sources gets none there. If it were kept nowhere, each worker, and each of the many
+# commands that tests start, would compile all sources anew: up to a second of a processor for each, ten for a worker's tests.
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / ".pytest_cache" / "bytecode")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 NEVER_ESSENTIAL = pytest.StashKey[list[str]]()
 """The files that were collected and have no essential test."""
 TAKEN = "processor seconds"
