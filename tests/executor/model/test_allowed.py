@@ -128,6 +128,7 @@ def test_a_token_is_chosen_after_a_step_with_a_head_alone(model: LanguageModel) 
             decoder.choose(allowed, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_logits_with_a_nan_are_named(
     path: Path, recording: Recording, tmp_path: Path, settings: dict[str, Any]

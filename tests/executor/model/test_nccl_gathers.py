@@ -90,7 +90,9 @@ def test_rows_have_the_bits_of_one_device(
     assert copying.count > 0
 
 
-@pytest.mark.parametrize("profile", [GpuProfile(), NORMS], ids=["plain", "norms"])
+@pytest.mark.parametrize(
+    "profile", [pytest.param(GpuProfile(), id="plain"), pytest.param(NORMS, id="norms", marks=pytest.mark.slow)]
+)
 def test_so_has_a_token_whose_digits_nobody_gathers(
     profile: GpuProfile, two: tuple[SeveralDevices, CopyingGathers], tmp_path: Path
 ) -> None:
@@ -120,6 +122,7 @@ def test_nobody_gets_values_who_asks_nccl_for_digits(two: tuple[SeveralDevices, 
     assert not recorder.take()
 
 
+@pytest.mark.slow
 def test_from_some_bytes_on_nccl_gathers_and_below_kernels_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     variant = SHARED[0]
     path, names = variant.write(tmp_path), set[str]()

@@ -17,7 +17,11 @@ from tests.synthetic import Q, write_model
     ("head_dim", "launches"),
     [
         (64, ["rope_scatter norm_rope_neox_scatter_indirect"]),
-        (32, ["attn_q_norm per_head_rmsnorm", "attn_k_norm per_head_rmsnorm", "rope_scatter rope_neox_scatter_indirect"]),
+        pytest.param(
+            32,
+            ["attn_q_norm per_head_rmsnorm", "attn_k_norm per_head_rmsnorm", "rope_scatter rope_neox_scatter_indirect"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_heads_are_normalised_with_their_rotation_where_they_can_be(tmp_path: Path, head_dim: int, launches: list[str]) -> None:

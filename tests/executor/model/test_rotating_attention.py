@@ -94,6 +94,7 @@ def test_the_sanitiser_finds_nothing_in_a_model_that_rotates_as_it_attends(
         assert decoded(path, replace(ROTATING, early_launches=early), sanitising, tokens=34)[0] == apart
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arch", "shape", "style"), STYLES, ids=str)
 def test_it_starts_early_in_a_graph_whose_last_launch_writes_the_position(
     arch: str, shape: dict[str, int], style: str, tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
