@@ -278,13 +278,8 @@ def test_a_marker_that_no_text_has_is_seen_in_the_tokens(tmp_path: Path) -> None
         assert found.type == "function"
         assert (found.function.name, json.loads(found.function.arguments)) == ("f", {"x": 1})
         for stop, text in (("[TOOL_CALLS]", "so "), ("o [TOOL_CALLS][{", "s"), ('"x"', "so")):
-            ended = await local.client.chat.completions.create(
-                model=NAME,
-                messages=CHAT,
-                tools=[function()],
-                temperature=0,
-                stop=stop,  # type: ignore[list-item]
-            )
+            asked: Any = {"model": NAME, "tools": [function()], "temperature": 0, "stop": stop}
+            ended = await local.client.chat.completions.create(messages=CHAT, **asked)
             (choice,) = ended.choices
             assert choice.finish_reason == "stop"
             assert choice.message.tool_calls is None
