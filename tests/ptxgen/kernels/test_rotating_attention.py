@@ -76,7 +76,7 @@ def same(kernel: RotatingAttention, position: int) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 64, 65, 96, 97, 129, 255, 256, 257, 300])
-@pytest.mark.parametrize("model", STYLES)
+@pytest.mark.parametrize("model", ["llama", pytest.param("qwen2", marks=pytest.mark.slow), "qwen3"])
 def test_a_token_has_the_bits_of_two_launches_at_any_length(model: str, length: int) -> None:
     same(made(STYLES[model], digits=2), length - 1)
 
@@ -86,6 +86,7 @@ def test_a_warp_with_several_tiles_loads_the_later_ones_itself(length: int) -> N
     same(made("rope_", heads=1, head_dim=128, max_len=512, short=512), length - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 70])
 @pytest.mark.parametrize("style", ["rope_", "rope_neox_", "bias_rope_", "bias_rope_neox_", "norm_rope_neox_"])
 @pytest.mark.parametrize("head_dim", [32, 96, 128, 192, 256])
@@ -188,6 +189,7 @@ class ManyWriters(RotatingAttentionDigits):
         return EveryBlockStores(self.neox, self.bias, self.normed, self.head_dim, queries, self.warps * 32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", [20, 150])
 @pytest.mark.parametrize("wrong", [FromTheCache, ManyWriters])
 def test_the_sanitiser_finds_who_reads_or_writes_the_row_of_another_block(
