@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,25 +15,36 @@ from numpy.typing import NDArray
 
 from ptxgen.arrays import NUMPY
 from ptxgen.errors import ArgumentError
+from ptxgen.printable import excerpt
 from ptxgen.types import BF16, BF16X2, F16X2
 
 DTYPES: Final = {type.name: dtype for type, dtype in NUMPY.items() if type not in (BF16, F16X2, BF16X2)}
 """PTX types that NumPy has too; `b` types are its unsigned integers. Write bf16 as b16."""
 
-SOURCES: Final = "zeros, ones, arange, random, random:SEED, out, @FILE.npy, a number, or numbers separated by commas"
+_DEEPEST: Final = 20  # structs within each other
+SOURCES: Final = (
+    "zeros, ones, arange, random, random:SEED, out, hex:DIGITS, @FILE.npy, a number, or numbers separated by commas"
+)
 
 
 @dataclass(frozen=True)
 class RunArgument:
-    """An argument: its word on the command line, its value, and whether its memory counts as written."""
+    """An argument: its word on the command line, its value (a structured scalar for fields in braces), and whether its memory
+    counts as written."""
 
     word: str
     value: NDArray[Any] | np.generic
     written: bool = True
 
+    def head(self, most: int) -> list[float]:
+        """The first numbers in memory, fields of structs one after the other."""
+        return list(islice(_numbers_of(self.value), most))
+
 
 def parse_argument(word: str) -> RunArgument:
     """The argument that a word describes; `ptxgen run --help` has the syntax. Raises ArgumentError with what is allowed."""
+    if word.startswith("{"):
+        return RunArgument(word, _struct(word))
     if word.startswith("@"):
         return RunArgument(word, _loaded(word, Path(word[1:])))
     array = re.fullmatch(r"(\w+)\[([^\]]*)\]=(.+)", word)
@@ -41,7 +54,46 @@ def parse_argument(word: str) -> RunArgument:
     scalar = re.fullmatch(r"(\w+):(.+)", word)
     if scalar:
         return RunArgument(word, _numbers(word, _dtype(word, scalar[1]), [scalar[2]])[0])
-    raise ArgumentError(f"--arg {word}: neither TYPE:VALUE nor TYPE[SHAPE]=SOURCE nor @FILE.npy")
+    raise ArgumentError(f"--arg {word}: neither TYPE:VALUE nor TYPE[SHAPE]=SOURCE nor {{FIELD;FIELD}} nor @FILE.npy")
+
+
+def _struct(word: str) -> np.generic:
+    """A struct of what stands in the braces, laid out as C does: each field at a multiple of its alignment, and the whole size
+    a multiple of the largest."""
+    fields = [parse_argument(field.strip()) for field in _fields(word)]
+    unwritten = [field.word for field in fields if not field.written]
+    if unwritten:
+        raise ArgumentError(f"--arg {word}: {unwritten[0]}: a field has a value")
+    layout = [(f"field{i}", field.value.dtype, field.value.shape) for i, field in enumerate(fields)]
+    struct: Any = np.zeros((), np.dtype(layout, align=True))
+    for (name, _, _), field in zip(layout, fields, strict=True):
+        struct[name] = field.value
+    value: np.generic = struct[()]
+    return value
+
+
+def _fields(word: str) -> list[str]:
+    """The words between the outermost braces, which semicolons outside inner braces separate."""
+    fields, depths = [""], [1]
+    for letter in word[1:-1]:
+        depths.append(depths[-1] + (letter == "{") - (letter == "}"))
+        if letter == ";" and depths[-1] == 1:
+            fields.append("")
+        else:
+            fields[-1] += letter
+    balanced = word.endswith("}") and depths[-1] == 1 <= min(depths) and max(depths) <= _DEEPEST
+    if not balanced or not all(field.strip() for field in fields):
+        raise ArgumentError(f"--arg {excerpt(word)}: a struct is written {{FIELD;FIELD}}, such as {{u32:3;f32[2]=1,2}}")
+    return fields
+
+
+def _numbers_of(value: Any) -> Iterator[float]:
+    if value.dtype.names:
+        for name in value.dtype.names:
+            yield from _numbers_of(value[name])
+    else:
+        for number in value.flat if value.ndim else (value,):
+            yield number.item()
 
 
 def _dtype(word: str, name: str) -> np.dtype[Any]:
@@ -65,6 +117,8 @@ def _array(word: str, dtype: np.dtype[Any], shape: tuple[int, ...], source: str)
             return np.zeros(shape, dtype)
         if source == "ones":
             return np.ones(shape, dtype)
+        if source.startswith("hex:"):
+            return _from_hex(word, dtype, shape, source[4:])
         if source == "arange":
             return np.arange(math.prod(shape)).astype(dtype).reshape(shape)
         kind, _, seed = source.partition(":")
@@ -84,6 +138,15 @@ def _array(word: str, dtype: np.dtype[Any], shape: tuple[int, ...], source: str)
         if isinstance(error, ArgumentError):
             raise
         raise ArgumentError(f"--arg {word}: {error}") from error  # NumPy's word on a shape past its limits
+
+
+def _from_hex(word: str, dtype: np.dtype[Any], shape: tuple[int, ...], digits: str) -> NDArray[Any]:
+    size = math.prod(shape) * dtype.itemsize
+    if not re.fullmatch("([0-9a-fA-F]{2})*", digits):
+        raise ArgumentError(f"--arg {excerpt(word)}: after hex: stand two hexadecimal digits for each byte, in order of memory")
+    if len(digits) != 2 * size:
+        raise ArgumentError(f"--arg {excerpt(word)}: {len(digits) // 2} bytes for an array of {size} bytes")
+    return np.frombuffer(bytearray.fromhex(digits), dtype).reshape(shape)
 
 
 def _random(word: str, dtype: np.dtype[Any], shape: tuple[int, ...], seed: str) -> NDArray[Any]:

@@ -79,9 +79,15 @@ def run_command(
       u32[64]=arange         0, 1, 2, ...
       f32[1024]=random:7     floats: normal, mean 0; integers: any value; seed 7
       f32[4]=1,2.5,3,4       these numbers; one number fills the array
+      b8[3]=hex:0a0bff       these bytes
       f32[1024]=@x.npy       from a file of this type and size
       @x.npy                 from a file, with its type and shape
       f32[1024]=out          memory that nothing wrote yet: reading it is a finding
+      {u32:3;f32[2]=1,2}     a struct, whose fields are laid out as C does
+
+    What the kernel gets of an array follows from the type that the text declares: its address where the parameter is .u64, .s64
+    or .b64; its bytes where that is an array itself, as .b8 s[12], which is a struct by value. So a struct of 12 bytes is given
+    by u32[3]=1,2,3, by b8[12]=hex:..., or by its fields in braces, which may be arrays and structs.
     """
     import numpy as np
 
@@ -167,7 +173,7 @@ def _write(path: Path, argument: RunArgument) -> None:
 
 def _rows(arguments: Sequence[RunArgument], names: Sequence[str]) -> list[tuple[str, str, str, str]]:
     return [
-        (str(index), name, argument.word, " ".join(f"{value:.7g}" for value in _head(argument)))
+        (str(index), name, argument.word, " ".join(f"{value:.7g}" for value in argument.head(HEAD)))
         for index, (argument, name) in enumerate(zip(arguments, names, strict=True))
     ]
 
@@ -182,16 +188,12 @@ def _facts(
         "arguments": [
             {
                 "name": name,
-                "dtype": str(argument.value.dtype),
+                "dtype": f"struct of {argument.value.nbytes} bytes"
+                if argument.value.dtype.names
+                else str(argument.value.dtype),
                 "shape": list(argument.value.shape),
-                "head": [value if math.isfinite(value) else str(value) for value in _head(argument)],
+                "head": [value if math.isfinite(value) else str(value) for value in argument.head(HEAD)],
             }
             for argument, name in zip(arguments, names, strict=True)
         ],
     }
-
-
-def _head(argument: RunArgument) -> list[float]:
-    """The first elements in memory; JSON has no word for infinities and NaN, so callers take care of those."""
-    values: list[float] = argument.value.ravel()[:HEAD].tolist()
-    return values

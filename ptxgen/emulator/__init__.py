@@ -10,11 +10,12 @@ access of this process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from ptxgen.emulator.arguments import Marked, behind_addresses, pack
 from ptxgen.emulator.launch_map import Touched
 from ptxgen.emulator.launching import DEFAULT_SECONDS, NO_BUDGET, EmulationError, Launch, launch_together, usual_budget
 from ptxgen.emulator.layout import REDZONE
@@ -50,16 +51,6 @@ __all__ = [
     "uninitialised",
     "usual_budget",
 ]
-
-
-@dataclass(frozen=True)
-class Marked:
-    """An array, and what the sanitiser must know of it."""
-
-    array: np.ndarray[Any, Any]
-    initialised: bool = True
-    constant: bool = False
-    settled: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,8 +95,10 @@ def run(
 ) -> list[Finding]:
     """Run the kernel `entry` of PTX `text` on the CPU and return what the sanitiser found.
 
-    `args`, in the order of the parameters: NumPy arrays (C-contiguous) are global memory, written in place; an array that is
-    not writeable may only be read; NumPy scalars are passed by value and must have the parameter's size. `shared` is the
+    `args`, in the order of the parameters, are what their declared types want. A parameter that is .u64, .s64 or .b64 takes a
+    NumPy array (C-contiguous): global memory, written in place; one that is not writeable may only be read. A parameter that is
+    an array (`.b8 s[12]`, a struct by value) takes bytes, a NumPy array or a NumPy scalar of that size, and copies it. Others
+    take a NumPy scalar of their size, an integer or a float as the type is; .b types take either. `shared` is the
     dynamic shared memory in bytes. `seed` shuffles the order of blocks and warps, which a right kernel does not notice.
     `seconds` is how long the launch may take, None for as long as it takes; compiling does not count. `budget`: the backward
     jumps of a warp after which it counts as endless (2^24 if checked, else 2^28; where `seconds` is None or more than 10, no
@@ -118,10 +111,10 @@ def run(
     kernel = _module(text, sanitize, sources).kernel(entry)
     if kernel.module.data_bytes:  # variables that an earlier run may have changed
         kernel = compile_module(text, sanitize=sanitize, sources=sources).kernel(entry)
-    arrays = [array for array in map(_array, args) if array is not None and array.flags.c_contiguous]
+    arrays = [array for array in behind_addresses(kernel, args) if array.flags.c_contiguous]
     with kept_apart(arrays, REDZONE if sanitize else 0) as addresses:
         memory = MemoryMap()
-        params = _pack(kernel, args, memory, iter(addresses))
+        params = pack(kernel, args, memory, iter(addresses))
         return kernel.launch(
             grid,
             block,
@@ -158,15 +151,15 @@ def run_together(
     kernel = _module(text, sanitize, True).kernel(entry)
     own = bool(kernel.module.data_bytes)  # each device has variables of its own
     kernels = [compile_module(text, sanitize=sanitize).kernel(entry) if own else kernel for _ in ranks]
-    given = [array for args in ranks for array in map(_array, args) if array is not None and array.flags.c_contiguous]
+    given = [array for args in ranks for array in behind_addresses(kernel, args) if array.flags.c_contiguous]
     with kept_apart(given, REDZONE if sanitize else 0) as places:
         place = {id(array): at for array, at in zip(given, places, strict=True)}
         launches: list[Launch] = []
         for one, args in zip(kernels, ranks, strict=True):
             passed = [_resolved(argument, place) if isinstance(argument, Addresses) else argument for argument in args]
-            arrays = [array for array in map(_array, passed) if array is not None]
+            arrays = behind_addresses(one, passed)
             memory = MemoryMap()
-            params = _pack(one, passed, memory, iter([place.get(id(array), array.ctypes.data) for array in arrays]))
+            params = pack(one, passed, memory, iter([place.get(id(array), array.ctypes.data) for array in arrays]))
             launches.append(Launch(one, grid, block, params, shared, memory, early))
         return launch_together(
             launches,
@@ -195,49 +188,3 @@ def _resolved(addresses: Addresses, place: Mapping[int, int]) -> Marked:
 def _module(text: str, sanitize: bool, sources: bool) -> Module:
     """Compiled once for all runs of the same text."""
     return compile_module(text, sanitize=sanitize, sources=sources)
-
-
-def _array(argument: Any) -> np.ndarray[Any, Any] | None:
-    """The array that an argument is, None for a value."""
-    import numpy as np
-
-    value = argument.array if isinstance(argument, Marked) else argument
-    return value if isinstance(value, np.ndarray) and value.ndim > 0 else None
-
-
-def _pack(kernel: Kernel, args: Sequence[Any], memory: MemoryMap, addresses: Iterator[int]) -> bytes:
-    """The parameter bytes; registers every array in `memory`, at the addresses that the arrays have for this launch."""
-    import numpy as np
-
-    if len(args) != len(kernel.parameters):
-        names = ", ".join(f"{p.name} ({p.type})" for p in kernel.parameters)
-        raise ArgumentError(f"{kernel.name} takes {len(kernel.parameters)} arguments, got {len(args)}: {names}")
-    packed = bytearray(kernel.parameter_bytes)
-    for parameter, argument in zip(kernel.parameters, args, strict=True):
-        marked = argument if isinstance(argument, Marked) else Marked(argument)
-        value: Any = marked.array
-        if _array(argument) is not None:
-            if not value.flags.c_contiguous:
-                raise ArgumentError(f"{kernel.name}: the array for {parameter.name} is not C-contiguous")
-            if parameter.size != 8:
-                raise ArgumentError(f"{kernel.name}: {parameter.name} is {parameter.type}, not a pointer to an array")
-            name = f"the array of {parameter.name}"
-            base = next(addresses)
-            memory.add(
-                base, value.nbytes, name, initialised=marked.initialised, read_only=not value.flags.writeable,
-                stands_for=value.ctypes.data, constant=marked.constant, settled=marked.settled,
-            )  # fmt: skip
-            data = base.to_bytes(8, "little")
-        elif isinstance(value, np.generic | np.ndarray):
-            data = value.tobytes()
-        else:
-            raise ArgumentError(
-                f"{kernel.name}: {parameter.name} got {type(value).__name__}; NumPy arrays and NumPy scalars are allowed"
-            )
-        if len(data) != parameter.size:
-            raise ArgumentError(
-                f"{kernel.name}: {parameter.name} is {parameter.type} of {parameter.size} bytes, "
-                f"got {len(data)} bytes ({value.dtype})"
-            )
-        packed[parameter.offset : parameter.offset + parameter.size] = data
-    return bytes(packed)

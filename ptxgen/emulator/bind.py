@@ -3,79 +3,65 @@
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ptxgen.emulator.lexer import Token, float_of_bits
-from ptxgen.emulator.program import Guard, Negated, ParsedOperand, SourceLine, Step, SymbolAddress
+from ptxgen.emulator.constants import Constant, ConstantKind
+from ptxgen.emulator.lexer import Token
+from ptxgen.emulator.program import SINK, Guard, Negated, ParsedOperand, SourceLine, Step, SymbolAddress
 from ptxgen.errors import ParseError
-from ptxgen.isa.operand_spec import OperandKind
+from ptxgen.isa.operand_spec import OperandKind, state_space
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, LabelRef, Register, Special, Symbol, Vector
 from ptxgen.isa.special import BY_NAME as SPECIALS
 from ptxgen.isa.table import Instruction, Operand
-from ptxgen.target import WARP_SIZE
-from ptxgen.types import B32, F32, F64, PRED, DType, Kind
+from ptxgen.types import B32, B64, PRED, DType, Kind
 
-
-@dataclass(frozen=True)
-class RawLiteral:
-    """A number as spelt: kind is int, f32 or f64 (value is the bits), or decimal."""
-
-    kind: str
-    value: int | float
-
-    def bits(self, type: DType) -> int:
-        """The bits of this number as `type`."""
-        if self.kind in ("f32", "f64"):
-            own = 32 if self.kind == "f32" else 64
-            if type.is_float and type.bits != own and type.bits in (32, 64):
-                return _float_bits(float_of_bits(self.kind, int(self.value)), type)
-            return int(self.value)
-        if self.kind == "decimal" or (type in (F32, F64)):
-            return _float_bits(float(self.value), type)
-        return int(self.value)
-
-    def fit(self, type: DType) -> Immediate:
-        """This number as an operand of `type`."""
-        bits = self.bits(type)
-        if type in (F32, F64):
-            return Immediate(float_of_bits(type.name, bits), type)
-        return Immediate(bits, type)
-
-    def plain(self) -> ParsedOperand:
-        """This number as an operand of a call, which has no type of its own."""
-        return self.fit(B32)
+CODE = "code"
+"""Where functions are: no state space of PTX, and none whose addresses are emulated."""
 
 
 @dataclass(frozen=True)
 class RawName:
-    """A name: of a register that is declared, or of anything else, with an offset."""
+    """A name: of a register that is declared, or of anything else, with an offset in bytes. `space`: the state space
+    of a variable or parameter, else empty; `is_element`: of it `name[1]`."""
 
     name: str
     register: Register | None
     offset: int = 0
     negated: bool = False
+    space: str = ""
+    is_element: bool = False
 
     def plain(self) -> ParsedOperand:
         """The register, or the address of a variable."""
         return self.register if self.register is not None else SymbolAddress(self.name, self.offset)
+
+    def __str__(self) -> str:
+        sign = "!" if self.negated else ""
+        declared = self.register is not None or bool(self.space) or self.name in SPECIALS
+        undeclared = "" if declared else ", which is not declared"
+        if re.fullmatch(r"%\w+\.[bh][0-7]{1,4}", self.name):
+            undeclared = ": bytes and halves of a register cannot be chosen"
+        return f"{sign}{self.name}{f'+{self.offset}' if self.offset else ''}{undeclared}"
 
 
 @dataclass(frozen=True)
 class RawAddress:
     """`[base+offset]`."""
 
-    base: RawName | RawLiteral
+    base: RawName | Constant
     offset: int
 
-    def plain(self) -> ParsedOperand:
+    def plain(self) -> Address:
         """The address as an operand."""
-        if isinstance(self.base, RawLiteral):
-            return Address(self.base.fit(B32), self.offset)
+        if isinstance(self.base, Constant):
+            return Address(self.base.operand(B64), self.offset)
         if self.base.register is not None:
             return Address(self.base.register, self.offset)
         return Address(Symbol(self.base.name), self.offset)
+
+    def __str__(self) -> str:
+        return "an address"
 
 
 @dataclass(frozen=True)
@@ -84,6 +70,9 @@ class RawVector:
 
     elements: tuple[Raw, ...]
 
+    def __str__(self) -> str:
+        return "a vector"
+
 
 @dataclass(frozen=True)
 class RawPair:
@@ -91,8 +80,15 @@ class RawPair:
 
     elements: tuple[Raw, Raw]
 
+    def __str__(self) -> str:
+        return "a pair"
 
-Raw = RawLiteral | RawName | RawAddress | RawVector | RawPair
+
+Raw = Constant | RawName | RawAddress | RawVector | RawPair
+
+
+class _Unfit(Exception):
+    """Why an operand does not fit its place."""
 
 
 def bind(
@@ -175,72 +171,99 @@ def _place(
     fitted: dict[str, ParsedOperand] = {}
     for place, raw in zip(places, flat, strict=True):
         type = place_type(row, modifiers, place, registers)
-        operand = _fit(place, raw, type)
-        if operand is None:
-            complaints.append(f"operand {place.name} cannot be {_spell(raw)}")
+        try:
+            fitted[place.name] = _fit(place, raw, type, modifiers)
+            _check_bounds(row, place, raw)
+        except _Unfit as fault:
+            complaints.append(f"operand {place.name} {fault}")
             return None
-        fitted[place.name] = operand
     return fitted
 
 
-def _fit(place: Operand, raw: Raw, type: DType | None) -> ParsedOperand | None:
-    if isinstance(raw, RawAddress):
-        return raw.plain() if place.spec.kind is OperandKind.ADDRESS else None
+def _check_bounds(row: Instruction, place: Operand, raw: Raw) -> None:
+    bounds = row.bounds.get(place.name)
+    if bounds is not None and isinstance(raw, Constant) and raw.value not in bounds:
+        if not bounds:
+            raise _Unfit(f"cannot be {raw}: it is a register")
+        allowed = f"{bounds[0]} to {bounds[-1]}" if isinstance(bounds, range) else ", ".join(map(str, bounds))
+        step = f" by {bounds.step}" if isinstance(bounds, range) and bounds.step > 1 else ""
+        raise _Unfit(f"cannot be {raw}; allowed: {allowed}{step}")
+
+
+def _fit(place: Operand, raw: Raw, type: DType | None, modifiers: Mapping[str, str]) -> ParsedOperand:
+    """The operand that this text is in this place; _Unfit where it can be none."""
+    if isinstance(raw, Constant):
+        return _fit_constant(place, raw, type or B32, modifiers)
+    if isinstance(raw, RawName) and not (raw.is_element and place.spec.kind is OperandKind.ADDRESS):
+        return _fit_name(place, raw, type, modifiers)
+    if isinstance(raw, RawName):
+        return Address(Symbol(raw.name), raw.offset)
+    if isinstance(raw, RawAddress) and place.spec.kind is OperandKind.ADDRESS:
+        if isinstance(raw.base, Constant) and place.spec.state_space(modifiers) != "local":
+            raise _Unfit(f"cannot be [{raw.base}]: an address that is a number is for local memory")
+        return raw.plain()
     if isinstance(raw, RawVector):
-        elements: list[Register | Immediate | None] = []
-        for element in raw.elements:
-            if isinstance(element, RawName) and element.name == "_":
-                elements.append(None)
-                continue
-            inner = _fit(place, element, type)
-            if not isinstance(inner, Register | Immediate):
-                return None
-            elements.append(inner)
-        return Vector(tuple(elements))
-    if isinstance(raw, RawLiteral):
-        if place.spec.kind is OperandKind.ADDRESS:
-            return None
-        return raw.fit(type or B32)
-    if isinstance(raw, RawPair):
-        return None
-    return _fit_name(place, raw, type)
+        if len(raw.elements) == 1 and place.spec.vec and "vec" not in modifiers:  # st.u32 [a], {%r1}
+            return _fit_element(place, raw.elements[0], type, modifiers)
+        elements = tuple(
+            None if _is_sink(element) and place.is_destination else _fit_element(place, element, type, modifiers)
+            for element in raw.elements
+        )
+        if not any(elements):
+            raise _Unfit("must have an element that is no sink")
+        return Vector(elements)
+    raise _Unfit(f"cannot be {raw}")
 
 
-def _fit_name(place: Operand, raw: RawName, type: DType | None) -> ParsedOperand | None:
+def _is_sink(raw: Raw) -> bool:
+    return isinstance(raw, RawName) and raw.name == SINK
+
+
+def _fit_element(place: Operand, raw: Raw, type: DType | None, modifiers: Mapping[str, str]) -> Register | Immediate:
+    element = None if _is_sink(raw) else _fit(place, raw, type, modifiers)
+    if not isinstance(element, Register | Immediate):
+        raise _Unfit(f"has an element that cannot be {raw}")
+    return element
+
+
+def _fit_constant(place: Operand, constant: Constant, type: DType, modifiers: Mapping[str, str]) -> Immediate:
+    if place.spec.kind is not OperandKind.VALUE and place.spec.kind is not OperandKind.CONSTANT:
+        raise _Unfit(f"must be {place.spec.kind.value}, got {constant}")
+    if not constant.fits(type):
+        raise _Unfit(f"cannot be {constant}: {constant.fault(type)}")
+    packed = type.kind is Kind.BITS and place.spec.braces
+    if (packed or place.is_whole(modifiers)) and constant.kind is not ConstantKind.INTEGER:
+        raise _Unfit(f"must be an integer, got {constant}")
+    if place.spec.kind is OperandKind.CONSTANT:
+        return Immediate(int(constant.value), type)  # with its sign
+    return constant.operand(type)
+
+
+def _fit_name(place: Operand, raw: RawName, type: DType | None, modifiers: Mapping[str, str]) -> ParsedOperand:
+    if raw.negated and place.is_destination:
+        raise _Unfit(f"cannot be {raw}: it is written")
     if raw.register is not None:
-        if raw.negated:
-            return Negated(raw.register) if raw.register.type == PRED else None
-        return raw.register
-    if raw.negated:
-        return None
+        if raw.offset:
+            raise _Unfit(f"cannot be {raw}: what is added to a register stands in an address, [{raw}]")
+        if raw.negated and raw.register.type != PRED:
+            raise _Unfit(f"cannot be {raw}: only a predicate is negated so")
+        return Negated(raw.register) if raw.negated else raw.register
+    special = SPECIALS.get(raw.name)
+    if raw.negated or (raw.offset and (special is not None or place.spec.kind is not OperandKind.VALUE)):
+        raise _Unfit(f"cannot be {raw}")
     if place.spec.kind is OperandKind.LABEL:
         return LabelRef(raw.name)
     if place.spec.kind is OperandKind.SYMBOL:
         return Symbol(raw.name)
-    if raw.name == "_" and place.is_destination:
-        return Register("_", type or PRED)
-    special = SPECIALS.get(raw.name)
+    if _is_sink(raw) and place.is_destination:
+        return Register(SINK, type or PRED)
     if special is not None:
         return Special(raw.name, special.type)
-    if raw.name == "WARP_SZ":
-        return Immediate(WARP_SIZE, type or B32)
-    return None if raw.name.startswith("%") else SymbolAddress(raw.name, raw.offset)
-
-
-def _spell(raw: Raw) -> str:
-    if isinstance(raw, RawName):
-        if re.fullmatch(r"%\w+\.[bh][0-7]{1,4}", raw.name):
-            return f"{raw.name}: bytes and halves of a register cannot be chosen"
-        return raw.name if raw.register or not raw.name.startswith("%") else f"{raw.name}, which is not declared"
-    if isinstance(raw, RawLiteral):
-        return str(raw.value)
-    return {RawAddress: "an address", RawVector: "a vector", RawPair: "a pair"}[raw.__class__]
-
-
-def _float_bits(value: float, type: DType) -> int:
-    if type.bits == 64:
-        return int(struct.unpack("<Q", struct.pack("<d", value))[0])
-    try:
-        return int(struct.unpack("<I", struct.pack("<f", value))[0])
-    except OverflowError:
-        return 0x7F800000 if value > 0 else 0xFF800000
+    if not raw.space or place.spec.kind is not OperandKind.VALUE:
+        raise _Unfit(f"cannot be {raw}")
+    if raw.space == CODE:
+        raise _Unfit(f"cannot be {raw}, a function, whose address is not emulated")
+    space = state_space(modifiers.get("space", ""))
+    if space not in ("generic", raw.space):
+        raise _Unfit(f"cannot be {raw}, which is in {raw.space} memory, not {space}")
+    return SymbolAddress(raw.name, raw.offset)

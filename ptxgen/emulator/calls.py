@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 from ptxgen.emulator.program import (
+    SINK,
     Call,
     Function,
     Guard,
     Label,
     Negated,
+    Parameter,
     ParsedOperand,
     Program,
     Step,
     SymbolAddress,
+    Variable,
 )
 from ptxgen.errors import ParseError
 from ptxgen.isa.effects import Effect
@@ -24,6 +28,7 @@ from ptxgen.isa.operands import Address, Callee, Immediate, LabelRef, Register, 
 from ptxgen.isa.printf import VPRINTF
 from ptxgen.isa.rows.control import bra
 from ptxgen.isa.rows.control import call as call_row
+from ptxgen.isa.rows.memory import ld_space, st_space
 from ptxgen.isa.rows.move import mov
 from ptxgen.types import PRED
 
@@ -59,7 +64,8 @@ class Inlined:
         for register in callee.registers.values():
             self.registers[register.name + suffix] = Register(register.name + suffix, register.type)
         for variable in callee.variables.values():
-            self.variables[variable.name + suffix] = replace(variable, name=variable.name + suffix)
+            name = renaming.symbols[variable.name]
+            self.variables[name] = replace(variable, name=name)
         if len(call.arguments) != len(callee.parameters):
             raise ParseError(f"{call.callee} takes {len(callee.parameters)} arguments, got {len(call.arguments)}", call.line)
         if len(call.results) != len(callee.results):
@@ -68,20 +74,29 @@ class Inlined:
             )
         if call.guard is not None:
             yield _jump(after, Guard(call.guard.register, not call.guard.negated), call)
-        copies_out: list[tuple[Register, Register]] = []
+        copies_out: list[Step] = []
         for parameter, argument in zip(callee.parameters, call.arguments, strict=True):
             if parameter.register is not None:
                 _check_width(parameter.register, argument, call)
                 yield _move(Register(parameter.register.name + suffix, parameter.register.type), argument, call)
             elif isinstance(argument, SymbolAddress):
+                _check_memory(parameter, caller, argument.name, call)
                 renaming.symbols[parameter.name] = argument.name
             else:
-                raise ParseError(f"argument for {parameter.name} must be a .param variable", call.line)
+                yield _step(st_space, parameter, call, a=self._memory_of(parameter, renaming), b=argument)
         for parameter, name in zip(callee.results, call.results, strict=True):
-            if parameter.register is not None:
-                _check_width(parameter.register, caller.registers.get(name), call)
-                copies_out.append((caller.registers[name], Register(parameter.register.name + suffix, parameter.register.type)))
+            target = caller.registers.get(name)
+            if name == SINK:
+                if parameter.register is None:
+                    self._memory_of(parameter, renaming)
+            elif parameter.register is not None:
+                _check_width(parameter.register, target, call)
+                source = Register(parameter.register.name + suffix, parameter.register.type)
+                copies_out.append(_move(caller.registers[name], source, call))
+            elif target is not None:
+                copies_out.append(_step(ld_space, parameter, call, d=target, a=self._memory_of(parameter, renaming)))
             else:
+                _check_memory(parameter, caller, name, call)
                 renaming.symbols[parameter.name] = name
         for item in self._inlined(callee):
             if isinstance(item, Label):
@@ -91,8 +106,13 @@ class Inlined:
             else:
                 yield renaming.step(item)
         yield Label(after, call.line)
-        for target, source in copies_out:
-            yield _move(target, source, call)
+        yield from copies_out
+
+    def _memory_of(self, parameter: Parameter, renaming: _Renaming) -> Address:
+        """Memory for a parameter whose value the caller has, or wants, in a register."""
+        name = renaming.symbols[parameter.name] = parameter.name + renaming.suffix
+        self.variables[name] = Variable(name, "param", parameter.type, parameter.size, parameter.alignment)
+        return Address(Symbol(name))
 
 
 def _check_calls(program: Program, entry: str) -> None:
@@ -145,11 +165,36 @@ def _check_width(register: Register, argument: ParsedOperand | None, call: Call)
     raise ParseError(f"call of {call.callee}: {register} is {register.type}, got {got}", call.line)
 
 
+def _check_memory(parameter: Parameter, caller: Function, name: str, call: Call) -> None:
+    """ParseError where a variable in parameter space is not what a parameter of the callee is declared as."""
+    own = (caller.variables.get(name), *(p for p in (*caller.parameters, *caller.results) if p.name == name))
+    given = next((one for one in own if one is not None), None)
+    if given is not None and (given.size, given.type.bits) != (parameter.size, parameter.type.bits):
+        raise ParseError(
+            f"call of {call.callee}: {parameter.name} has {parameter.size} bytes of .{parameter.type}, "
+            f"got {name}, which has {given.size} bytes of .{given.type}",
+            call.line,
+        )
+
+
+def _step(meaning: Callable[..., Any], parameter: Parameter, call: Call, **operands: ParsedOperand) -> Step:
+    """A load or store of a parameter's memory, as the call is guarded. ParseError for a register that it does not fit."""
+    row, modifiers = row_of(meaning), {"space": "param", "type": parameter.type.name}
+    value = operands.get("b", operands.get("d"))
+    fits = isinstance(value, Register | Immediate) and not parameter.is_array and value.type.bits == parameter.type.bits
+    problems = row.problems(modifiers, operands) if fits else [f"cannot be {value}"]  # type: ignore[arg-type]
+    if problems:
+        raise ParseError(f"call of {call.callee}: {parameter.name} is .{parameter.type}: {problems[0]}", call.line)
+    return Step(row, modifiers, operands, call.guard, call.line, call.source)
+
+
 class _Renaming:
     def __init__(self, suffix: str, callee: Function) -> None:
         self.suffix = suffix
         self.own = callee.registers  # those of what it calls are renamed already
-        self.symbols = {name: name + suffix for name in callee.variables}
+        self.symbols = {
+            v.name: v.name + (f"@{callee.name}" if v.space == "shared" else suffix) for v in callee.variables.values()
+        }  # shared memory is there once, however often the function is called
 
     def guard(self, guard: Guard | None) -> Guard | None:
         return None if guard is None else Guard(self.register(guard.register), guard.negated)
@@ -171,8 +216,6 @@ class _Renaming:
                 return Address(Symbol(self.symbols.get(operand.base.name, operand.base.name)), operand.offset)
         if isinstance(operand, SymbolAddress):
             return SymbolAddress(self.symbols.get(operand.name, operand.name), operand.offset)
-        if isinstance(operand, LabelRef):
-            return LabelRef(operand.name + self.suffix)
         if isinstance(operand, Callee):
             results, arguments = (
                 tuple(self.symbols.get(n, n) for n in names) for names in (operand.results, operand.arguments)
@@ -182,11 +225,12 @@ class _Renaming:
 
     def step(self, step: Step) -> Step:
         operands = {name: self.operand(o) for name, o in step.operands.items()}
-        return replace(step, operands=operands, guard=self.guard(step.guard))
+        targets = tuple(target + self.suffix for target in step.targets)
+        return replace(step, operands=operands, guard=self.guard(step.guard), targets=targets)
 
 
 def _jump(target: str, guard: Guard | None, like: Step | Call) -> Step:
-    return Step(row_of(bra), {}, {"target": LabelRef(target)}, guard, like.line, like.source)
+    return Step(row_of(bra), {}, {"target": LabelRef(target)}, guard, like.line, like.source, (target,))
 
 
 def _move(target: Register, source: ParsedOperand, call: Call) -> Step:

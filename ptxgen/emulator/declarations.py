@@ -2,87 +2,23 @@
 
 from __future__ import annotations
 
-from ptxgen.emulator.bind import RawLiteral
-from ptxgen.emulator.lexer import Token, number, tokenise
-from ptxgen.emulator.program import Variable
-from ptxgen.errors import ParseError
-from ptxgen.types import BY_NAME, DType
+from collections.abc import Iterator
+from math import prod
+
+from ptxgen.emulator.initialisers import InitialReader
+from ptxgen.emulator.lexer import Token
+from ptxgen.emulator.program import Initial, Variable
+from ptxgen.types import BF16, BF16X2, BY_NAME, TF32, DType
 
 LARGEST_VARIABLE = 1 << 30
 LARGEST = {"local": 512 << 10, "param": 32764}
 """Bytes of a variable by space (CUDA C++ Programming Guide, "Compute Capabilities"; PTX ISA 5.2): a Blackwell GPU's."""
 MOST_VARIABLES = 1 << 16  # of the module, or of a function
+_MOST_DIMENSIONS = 16
+_OF_INSTRUCTIONS = (BF16, BF16X2, TF32)
 
 
-class Reader:
-    """Tokens one after the other, and the ParseError that names where reading stopped."""
-
-    def __init__(self, text: str) -> None:
-        self.lines = text.splitlines()
-        self.tokens = tokenise(text)
-        self.position = 0
-
-    # Tokens
-    @property
-    def token(self) -> Token:
-        """The token that is next."""
-        return self.tokens[self.position]
-
-    def fail(self, message: str, line: int | None = None) -> ParseError:
-        """The error to raise for a line, by default that of the next token."""
-        line = self.token.line if line is None else line
-        return ParseError(message, line, self.lines[line - 1] if 0 < line <= len(self.lines) else "")
-
-    def take(self, kind: str = "") -> Token:
-        """The next token, which is read then; ParseError if it is not of this kind."""
-        token = self.token
-        if token.kind == "end":
-            raise self.fail("the text ends in the middle of something")
-        if kind and token.kind != kind:
-            raise self.fail(f"expected a {kind}, got {token.text!r}")
-        self.position += 1
-        return token
-
-    def accept(self, text: str) -> bool:
-        """Read the next token if it is this mark or word; whether it was."""
-        if self.token.text == text and self.token.kind in ("mark", "word"):
-            self.position += 1
-            return True
-        return False
-
-    def expect(self, text: str) -> None:
-        """Read this mark or word; ParseError if another is next."""
-        if not self.accept(text):
-            raise self.fail(f"expected {text!r}, got {self.token.text or 'the end of the text'!r}")
-
-    def number(self, token: Token) -> tuple[str, int | float]:
-        """What lexer.number makes of it, or a ParseError."""
-        try:
-            return number(token)
-        except ValueError as error:
-            raise self.fail(str(error), token.line) from None
-
-    def whole(self, token: Token) -> int:
-        """The value of a token that must be a whole number."""
-        kind, value = self.number(token)
-        if kind != "int":
-            raise self.fail(f"expected a whole number, got {token.text}", token.line)
-        return int(value)
-
-    def integer(self) -> int:
-        """Read a whole number, which may be negative."""
-        sign = -1 if self.accept("-") else 1
-        return sign * self.whole(self.take("number"))
-
-    def rest_of_line(self, line: int) -> list[Token]:
-        """Read the tokens up to the end of the line."""
-        taken = []
-        while self.token.line == line and self.token.kind != "end":
-            taken.append(self.take())
-        return taken
-
-
-class DeclarationReader(Reader):
+class DeclarationReader(InitialReader):
     """Reads the declarations of variables and parameters."""
 
     def type_and_alignment(self) -> tuple[DType, int, int]:
@@ -105,54 +41,61 @@ class DeclarationReader(Reader):
                 pointed = True
             elif word.text in (".global", ".shared", ".const", ".local", ".param"):
                 continue
-            elif word.text[1:] in BY_NAME:
+            elif word.text[1:] in BY_NAME and kind is None:
                 kind = BY_NAME[word.text[1:]]
             else:
-                raise self.fail(f"{word.text!r} is not a type", word.line)
+                fault = "is not a type" if kind is None else "follows the type"
+                raise self.fail(f"{word.text!r} {fault}", word.line)
         if kind is None:
             raise self.fail("a declaration needs a type")
-        return kind, length, max(alignment, kind.bytes * length if not alignment else 1)
+        if kind in _OF_INSTRUCTIONS:
+            raise self.fail(f"a declaration has no type .{kind}, which lives in .{kind.register}")
+        return kind, length, max(alignment, kind.bytes * length)
 
-    def dimensions(self) -> int | None:
-        """The element count of `[2][3]`, 0 for `[]`, None where there are no brackets."""
-        count: int | None = None
+    def dimensions(self) -> list[int]:
+        """Read the element counts of `[2][3]`; the first is 0 for `[]`. None are a variable that is no array."""
+        counts: list[int] = []
         while self.accept("["):
-            n = 0 if self.token.text == "]" else self.integer()
+            open_ended = self.token.text == "]" and not counts
+            counts.append(0 if open_ended else self.integer())
             self.expect("]")
-            if n < 0:
-                raise self.fail("an array cannot have a negative size")
-            count = n if count is None else count * n
-        return count
+            if counts[-1] < 1 and not open_ended:
+                raise self.fail("an array has at least one element")
+            if len(counts) > _MOST_DIMENSIONS:
+                raise self.fail(f"an array has at most {_MOST_DIMENSIONS} dimensions")
+        return counts
 
-    def variables(self, space: str, external: bool) -> list[Variable]:
+    def variables(self, space: str, external: bool) -> Iterator[Variable]:
         """Read what follows the space of a declaration of variables."""
         kind, length, alignment = self.type_and_alignment()
-        variables = []
         while True:
-            name = self.take("word")
+            name = self.identifier()
             repeat = self.repeat_count()
             if repeat > MOST_VARIABLES:
                 raise self.fail(f"{repeat} variables cannot be declared; at most {MOST_VARIABLES} can", name.line)
-            count = self.dimensions()
-            size = self.size_of(name, space, kind, length, count)
-            initial, pointers = (None, ()) if not self.accept("=") else self.initialiser(kind)
-            if initial is not None and len(initial) > size and count != 0:
-                raise self.fail(f"{name.text} has {size} bytes and is given {len(initial)}", name.line)
-            if initial is not None:
-                size = max(size, len(initial))
+            shape = self.dimensions()
+            size = self.size_of(name, space, kind, length, shape)
+            initial = Initial()
+            if self.accept("="):
+                if space not in ("global", "const") or external:
+                    raise self.fail(f"{name.text} cannot have an initial value", name.line)
+                initial = self.initial(kind, shape, length, name.text)
+                if not size:
+                    size = self.size_of(name, space, kind, length, [initial.count, *shape[1:]])
+            if not size and not external:
+                raise self.fail(f"{name.text} has no size; only what is .extern may leave it open", name.line)
             for i in range(repeat or 1):
                 label = f"{name.text}{i}" if repeat else name.text
-                is_dynamic = external or (space == "shared" and count == 0)
-                variables.append(Variable(label, space, kind, size, alignment, initial, pointers, is_dynamic))
+                yield Variable(label, space, kind, size, alignment, initial, external)
             if self.accept(";"):
-                return variables
+                return
             self.expect(",")
 
-    def size_of(self, name: Token, space: str, kind: DType, length: int, count: int | None) -> int:
+    def size_of(self, name: Token, space: str, kind: DType, length: int, shape: list[int]) -> int:
         """The bytes of a variable or parameter in memory, which is what no space can hold more of."""
         if not kind.bytes:
             raise self.fail(f"{name.text} is .{kind}, which lives in registers only", name.line)
-        size = kind.bytes * length * (1 if count is None else count)
+        size = kind.bytes * length * prod(shape)
         limit = LARGEST.get(space, LARGEST_VARIABLE)
         if size > limit:
             raise self.fail(f"{name.text} has {size} bytes, more than {limit}", name.line)
@@ -167,45 +110,3 @@ class DeclarationReader(Reader):
         if not 0 < count <= 1 << 20:
             raise self.fail(f"{count} names cannot be declared at once")
         return count
-
-    def initialiser(self, kind: DType) -> tuple[bytes, tuple[tuple[int, str, int], ...]]:
-        """Read the initial bytes of a variable, and (offset, symbol, addend) of the addresses to put among them."""
-        data = bytearray()
-        pointers: list[tuple[int, str, int]] = []
-        depth = 0
-        while True:
-            if self.accept("{"):
-                depth += 1
-                continue
-            if self.token.text != "}":
-                self.initial_element(kind, data, pointers)
-            while depth and self.accept("}"):
-                depth -= 1
-            if not depth:
-                return bytes(data), tuple(pointers)
-            if self.token.text != "}":
-                self.expect(",")
-
-    def initial_element(self, kind: DType, data: bytearray, pointers: list[tuple[int, str, int]]) -> None:
-        """Read a number, or a symbol whose address stands there, onto the end of `data`."""
-        if self.token.kind == "word":
-            name = self.take("word").text
-            if name == "generic":
-                self.expect("(")
-                name = self.take("word").text
-                self.expect(")")
-            pointers.append((len(data), name, self.integer() if self.accept("+") else 0))
-            data += bytes(8)
-            return
-        raw = self.literal()
-        data += (raw.bits(kind) & ((1 << kind.bits) - 1)).to_bytes(kind.bytes, "little")
-
-    def literal(self) -> RawLiteral:
-        """Read a number and its sign."""
-        negative = self.accept("-")
-        if not negative:
-            self.accept("+")
-        kind, value = self.number(self.take("number"))
-        if negative:
-            value = -value if kind in ("int", "decimal") else int(value) ^ (1 << (31 if kind == "f32" else 63))
-        return RawLiteral(kind, value)

@@ -6,11 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ptxgen.emulator.calls import Inlined
-from ptxgen.emulator.program import Label, Negated, Program, Step, Variable
-from ptxgen.errors import ParseError
+from ptxgen.emulator.program import SINK, Label, Negated, Program, Step, Variable
 from ptxgen.isa.effects import BRANCHES, ENDS, Effect
 from ptxgen.isa.instructions import row_of
-from ptxgen.isa.operands import Address, Immediate, LabelRef, Register, Vector
+from ptxgen.isa.operands import Address, Immediate, Register, Vector
 from ptxgen.isa.rows.control import ret
 from ptxgen.isa.rows.move import mov
 from ptxgen.types import PRED
@@ -69,10 +68,7 @@ class Flow:
 def flow(program: Program, entry: str) -> Flow:
     """The blocks of an entry of the program."""
     code = Inlined(program, entry)
-    lists = dict(program.functions[entry].branch_lists)
-    for callee in program.functions.values():
-        lists.update(callee.branch_lists)
-    blocks = _blocks(code.items, lists)
+    blocks = _blocks(code.items)
     constants = _constants(blocks)
     _liveness(blocks)
     crossing = {name for b in blocks for name in b.live_in} - set(constants)
@@ -84,7 +80,7 @@ def flow(program: Program, entry: str) -> Flow:
     )  # fmt: skip
 
 
-def _blocks(items: list[Step | Label], lists: dict[str, tuple[str, ...]]) -> list[Block]:
+def _blocks(items: list[Step | Label]) -> list[Block]:
     blocks = [Block(0)]
     labels: dict[str, int] = {}
     diverges = any(isinstance(i, Step) and i.guard is not None and i.row.effect in _CLOSING for i in items)
@@ -100,8 +96,6 @@ def _blocks(items: list[Step | Label], lists: dict[str, tuple[str, ...]]) -> lis
         if isinstance(item, Label):
             if not current.is_empty:
                 current = start()
-            if item.name in labels:
-                raise ParseError(f"label {item.name} is defined twice", item.line)
             labels[item.name] = current.index
             met = False
             continue
@@ -119,31 +113,15 @@ def _blocks(items: list[Step | Label], lists: dict[str, tuple[str, ...]]) -> lis
     if blocks[-1].falls_through:
         last = items[-1] if items else None
         blocks[-1].end = Step(row_of(ret), {}, {}, None, last.line if last else 0, None)
-    _resolve(blocks, labels, lists)
+    for block in blocks:
+        if block.end is not None:
+            block.targets = tuple(labels[name] for name in block.end.targets)
     return blocks
 
 
 def _gives_at_barrier(step: Step) -> bool:
     """Whether its result is there once the barrier opens, so in the block after it."""
     return step.row.effect is Effect.BLOCK_BARRIER and bool(step.row.destinations)
-
-
-def _resolve(blocks: list[Block], labels: dict[str, int], lists: dict[str, tuple[str, ...]]) -> None:
-    for block in blocks:
-        end = block.end
-        if end is None or end.row.effect not in BRANCHES:
-            continue
-        reference = next(o for o in end.operands.values() if isinstance(o, LabelRef))
-        names: tuple[str, ...] = (reference.name,)
-        if end.row.effect is Effect.INDEXED_BRANCH:
-            stem, _, suffix = reference.name.partition("@")
-            if stem not in lists:
-                raise ParseError(f"{stem} is not a list of branch targets", end.line)
-            names = tuple(n + (f"@{suffix}" if suffix else "") for n in lists[stem])
-        missing = [n for n in names if n not in labels]
-        if missing:
-            raise ParseError(f"branch to {missing[0]}, which is not defined", end.line)
-        block.targets = tuple(labels[n] for n in names)
 
 
 # Registers
@@ -171,7 +149,7 @@ def reads_and_writes(step: Step) -> tuple[set[str], set[str]]:
             reads.add(operand.register.name)
         elif isinstance(operand, Address) and isinstance(operand.base, Register):
             reads.add(operand.base.name)
-    writes.discard("_")
+    writes.discard(SINK)
     return reads, writes
 
 
@@ -229,7 +207,9 @@ def _loose(blocks: list[Block], registers: dict[str, Register]) -> frozenset[str
     for block in blocks:
         for step in block.steps:
             _, writes = reads_and_writes(step)
-            fine = step.row.canonical_nan or (step.row.meaning is mov and isinstance(step.operands.get("a"), Immediate))
+            source = step.operands.get("a")
+            constant = step.row.meaning is mov and isinstance(source, Immediate) and source.type.is_float  # NaN are bits
+            fine = step.row.canonical_nan or constant
             for name in writes:
                 good[name] = good.get(name, True) and fine
     return frozenset(n for n, fine in good.items() if fine and n in registers and registers[n].type.name == "f32")

@@ -1,13 +1,16 @@
-"""PTX text -> tokens. A token knows its line; what tokens mean is parse.py's work."""
+"""PTX text -> tokens, and a reader of them. A token knows its line; what tokens mean is the work of further readers."""
 
 from __future__ import annotations
 
+import math
 import re
 import struct
+import sys
 from typing import NamedTuple
 
 from ptxgen.errors import ParseError
 from ptxgen.printable import excerpt
+from ptxgen.target import WARP_SIZE
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+)
@@ -16,10 +19,11 @@ _TOKEN = re.compile(
           |[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?(?![A-Za-z0-9_])|[0-9]+[eE][+-]?[0-9]+|[0-9]+U?)
       | (?P<word>[A-Za-z_$%][A-Za-z0-9_$]*(?:(?:\.|::)[A-Za-z0-9_$]+)*|\.[A-Za-z_][A-Za-z0-9_]*(?:(?:\.|::)[A-Za-z0-9_]+)*)
       | (?P<string>"[^"\n]*")
-      | (?P<mark>[-+{}()\[\],;:@!|=<>*])""",
+      | (?P<mark><<|>>|<=|>=|==|!=|&&|\|\||[-+{}()\[\],;:@!|=<>*/&^~?])""",
     re.VERBOSE | re.DOTALL,
 )
 
+_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_$]*|[_$%][A-Za-z0-9_$]+")
 _BITS = 64  # PTX ISA 4.5: every integer constant
 
 
@@ -57,6 +61,8 @@ def number(token: Token) -> tuple[str, int | float]:
     kind, value = _number(token.text)
     if kind == "int" and int(value) >> _BITS:
         raise ValueError(f"{excerpt(token.text, 40)} does not fit {_BITS} bits")
+    if kind == "decimal" and (math.isinf(value) or (abs(value) < sys.float_info.min and re.match("[0.]*[1-9]", token.text))):
+        raise ValueError(f"{excerpt(token.text, 40)} does not fit a double that is not subnormal")
     return kind, value
 
 
@@ -76,6 +82,88 @@ def _number(text: str) -> tuple[str, int | float]:
             raise ValueError(f"{excerpt(digits, 40)} is not an octal number")
         return "int", int(digits, 8)
     return "int", int(digits[:_BITS])  # as many are too many anyway, and Python makes no number of thousands
+
+
+class Reader:
+    """Tokens one after the other, and the ParseError that names where reading stopped."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.splitlines()
+        self._tokens = tokenise(text)
+        self._position = 0
+        self.token = self._tokens[0]
+        """The token that is next."""
+
+    @property
+    def following(self) -> Token:
+        """The token after the next one."""
+        return self._tokens[min(self._position + 1, len(self._tokens) - 1)]
+
+    def _advance(self) -> None:
+        self._position += 1
+        self.token = self._tokens[self._position]
+
+    def fail(self, message: str, line: int | None = None) -> ParseError:
+        """The error to raise for a line, by default that of the next token."""
+        line = self.token.line if line is None else line
+        return ParseError(message, line, self.lines[line - 1] if 0 < line <= len(self.lines) else "")
+
+    def take(self, kind: str = "") -> Token:
+        """The next token, which is read then; ParseError if it is not of this kind."""
+        token = self.token
+        if token.kind == "end":
+            raise self.fail("the text ends in the middle of something")
+        if kind and token.kind != kind:
+            raise self.fail(f"expected a {kind}, got {token.text!r}")
+        self._advance()
+        return token
+
+    def accept(self, text: str) -> bool:
+        """Read the next token if it is this mark or word; whether it was."""
+        if self.token.text == text and self.token.kind in ("mark", "word"):
+            self._advance()
+            return True
+        return False
+
+    def expect(self, text: str) -> None:
+        """Read this mark or word; ParseError if another is next."""
+        if not self.accept(text):
+            raise self.fail(f"expected {text!r}, got {self.token.text or 'the end of the text'!r}")
+
+    def number(self, token: Token) -> tuple[str, int | float]:
+        """What lexer.number makes of it, or a ParseError."""
+        try:
+            return number(token)
+        except ValueError as error:
+            raise self.fail(str(error), token.line) from None
+
+    def identifier(self) -> Token:
+        """Read a name that a declaration may give (PTX ISA 4.4)."""
+        token = self.take("word")
+        if not _IDENTIFIER.fullmatch(token.text) or token.text == "WARP_SZ":
+            raise self.fail(f"{token.text!r} is not a name", token.line)
+        return token
+
+    def whole(self, token: Token) -> int:
+        """The value of a token that must be a whole number."""
+        kind, value = self.number(token)
+        if kind != "int":
+            raise self.fail(f"expected a whole number, got {token.text}", token.line)
+        return int(value)
+
+    def integer(self) -> int:
+        """Read a whole number, which may be negative, or WARP_SZ."""
+        if self.accept("WARP_SZ"):
+            return WARP_SIZE
+        sign = -1 if self.accept("-") else 1
+        return sign * self.whole(self.take("number"))
+
+    def rest_of_line(self, line: int) -> list[Token]:
+        """Read the tokens up to the end of the line."""
+        taken = []
+        while self.token.line == line and self.token.kind != "end":
+            taken.append(self.take())
+        return taken
 
 
 def float_of_bits(kind: str, bits: int) -> float:

@@ -189,12 +189,12 @@ class Module:
             constant = variable.space == "const"
             name = f"the variable {variable.name}"
             self.variables.append(Allocation(at, variable.size, name, read_only=constant, constant=constant))
-            if variable.initial is not None:
-                ctypes.memmove(at, variable.initial, len(variable.initial))
-            for offset, symbol, addend in variable.pointers:
-                if symbol not in places:
-                    raise ArgumentError(f"{variable.name} is initialised with the address of {symbol}, which has none")
-                ctypes.c_uint64.from_address(at + offset).value = self.data_address + places[symbol].offset + addend
+            ctypes.memmove(at, bytes(variable.initial.data), len(variable.initial.data))
+            for pointer in variable.initial.pointers:
+                if pointer.symbol not in places:
+                    raise ArgumentError(f"{variable.name} is initialised with the address of {pointer.symbol}, which has none")
+                value = pointer.value(self.data_address + places[pointer.symbol].offset)
+                ctypes.memmove(at + pointer.offset, value.to_bytes(pointer.size, "little"), pointer.size)
 
     def block_lines(self, entry: str) -> list[int]:
         """The first line of each block of an entry."""

@@ -196,6 +196,9 @@ class MemoryOperations(WarpOperations):
 
     def store(self, space: str, address: Address | Value, values: Sequence[Value], type: DType) -> None:
         where, offset, space = self.parts(space, address)
+        base = address.base if isinstance(address, Address) else None
+        if space == "param" and isinstance(base, Symbol) and self.place(base.name).space == "param":
+            raise ParseError(f"{base.name} is a parameter of the kernel, which cannot be written", self.line)
         if self.beyond(space, address, type.bytes * len(values)):
             self._refused(where, type, len(values), Access.STORE)
             return

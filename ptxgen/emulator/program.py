@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 
 from ptxgen.isa.operands import AnyOperand, Register
 from ptxgen.isa.table import Instruction
-from ptxgen.types import DType
+from ptxgen.types import B64, B128, S64, U64, DType
+
+SINK = "_"
+"""The name in a destination's place whose value is not wanted."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ class Guard:
 
 @dataclass
 class Step:
-    """One instruction. `operands` follow the places of `row`; a place that the text leaves out has no entry."""
+    """One instruction. `operands` follow the places of `row`; a place that the text leaves out has no entry. `targets`: of a
+    branch, the labels that it may go on at, by their names in the function."""
 
     row: Instruction
     modifiers: Mapping[str, str]
@@ -77,7 +81,7 @@ class Call:
 
 @dataclass
 class Label:
-    """A place to branch to."""
+    """A place to branch to; its name is unique in the function."""
 
     name: str
     line: int
@@ -86,17 +90,43 @@ class Label:
 Item = Step | Call | Label
 
 
+@dataclass(frozen=True)
+class Pointer:
+    """An address that stands in a variable's memory at the start: of the variable or function `symbol`, plus `addend` bytes, in
+    `size` bytes at `offset`; of it only byte number `byte`, if that is given."""
+
+    offset: int
+    symbol: str
+    addend: int
+    size: int
+    byte: int | None = None
+
+    def value(self, address: int) -> int:
+        """What stands there if the symbol lies at this address."""
+        whole = address + self.addend & ((1 << 64) - 1)
+        return (whole if self.byte is None else whole >> 8 * self.byte & 0xFF) & ((1 << 8 * self.size) - 1)
+
+
+@dataclass
+class Initial:
+    """What a text puts into a variable: its first bytes, and addresses among them. `count`: how many elements stand in the
+    outermost braces."""
+
+    data: bytearray = field(default_factory=bytearray)
+    pointers: list[Pointer] = field(default_factory=list)
+    count: int = 0
+
+
 @dataclass
 class Variable:
-    """A variable. `size` in bytes; `initial` its bytes if the text gives them; `pointers` (offset, symbol, addend) to add."""
+    """A variable. `size` in bytes; `initial` is what the text gives it."""
 
     name: str
     space: str
     type: DType
     size: int
     alignment: int
-    initial: bytes | None = None
-    pointers: tuple[tuple[int, str, int], ...] = ()
+    initial: Initial = field(default_factory=Initial)
     external: bool = False
 
 
@@ -112,6 +142,21 @@ class Parameter:
     is_array: bool = False
     register: Register | None = None
 
+    @property
+    def takes_address(self) -> bool:
+        """Whether it can hold the address of an array: a struct of 8 bytes does not."""
+        return not self.is_array and self.type in (U64, S64, B64)
+
+    @property
+    def is_struct(self) -> bool:
+        """Whether its bytes are passed as they are: C++ compilers write a struct by value as `.b8 s[12]`."""
+        return self.is_array or self.type == B128
+
+    @property
+    def declared(self) -> str:
+        """Its type as the text has it, such as `.u64` or `.b8[12]`."""
+        return f".{self.type}{f'[{self.size // self.type.bytes}]' if self.is_array else ''}"
+
 
 @dataclass
 class Function:
@@ -125,7 +170,6 @@ class Function:
     registers: dict[str, Register] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     items: list[Item] = field(default_factory=list)
-    branch_lists: dict[str, tuple[str, ...]] = field(default_factory=dict)
     is_defined: bool = True
     most_threads: int | None = None
     block: tuple[int, int, int] | None = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ptxgen.emulator.arithmetic import Arithmetic
 from ptxgen.emulator.emitter import Emitter, scalar, vector
 from ptxgen.emulator.layout import Slot, State
-from ptxgen.emulator.program import Negated, ParsedOperand, SymbolAddress
+from ptxgen.emulator.program import SINK, Negated, ParsedOperand, SymbolAddress
 from ptxgen.emulator.values import Lanes, constant_value
 from ptxgen.errors import ParseError
 from ptxgen.isa.operands import Immediate, Register, Special
@@ -127,7 +127,7 @@ class Registers(Arithmetic):
 
     def write(self, register: Register, value: Lanes) -> None:
         """Put `value` into a register; a wider one is filled by the sign of the value's type (PTX ISA 9.4.1)."""
-        if register.name == "_":
+        if register.name == SINK:
             return
         kind = register.type
         if value.type.bits < kind.bits:

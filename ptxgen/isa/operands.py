@@ -98,6 +98,8 @@ def kind(operand: AnyOperand) -> object:
     """What the choice and the check of a row may depend on: which sort of operand it is, and its type."""
     if isinstance(operand, Register):
         return operand.type
+    if isinstance(operand, Address):
+        return Address, operand.base.type if isinstance(operand.base, Register) else None
     if isinstance(operand, Vector):
         return tuple(None if element is None else kind(element) for element in operand.elements)
     return (type(operand), operand.type) if isinstance(operand, Immediate | Special) else type(operand)

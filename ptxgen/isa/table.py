@@ -22,7 +22,7 @@ nothing: whoever runs a program moves its program counter by the row's effect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -60,6 +60,11 @@ class Operand:
         """Whether the instruction writes it."""
         return self.name.startswith("d")
 
+    def is_whole(self, modifiers: Mapping[str, str]) -> bool:
+        """Whether floats may not stand there, neither their registers nor constants, although a `.b` type takes them."""
+        held = () if self.spec.braces else self.spec.held(modifiers)
+        return self.spec.kind is OperandKind.CONSTANT or (bool(held) and held[0].is_integer)
+
 
 @dataclass(frozen=True)
 class Instruction:
@@ -84,6 +89,9 @@ class Instruction:
     rule: Callable[[Modifiers], str] | None = None  # what is wrong with these modifiers together; "" if nothing is
     feature: str = ""  # "a": only sm_{sm}a has it, and no newer GPU
     updates: str = ""  # the source that it writes as well, in place
+    specials: bool = False  # its source may be a special register
+    symbols: Callable[[Modifiers], bool] | None = None  # whether its source may be the address of a variable
+    bounds: Mapping[str, Collection[int]] = field(default_factory=dict)  # of the constants in these places
 
     @cached_property
     def destinations(self) -> tuple[Operand, ...]:
@@ -210,8 +218,12 @@ class Instruction:
     ) -> list[str]:
         spec = place.spec
         if spec.kind is not OperandKind.VALUE:
-            fits = isinstance(operand, _CLASSES[spec.kind])
-            return [] if fits else [f"operand {place.name} must be {spec.kind.value}, got {operand}"]
+            if not isinstance(operand, _CLASSES[spec.kind]):
+                return [f"operand {place.name} must be {spec.kind.value}, got {operand}"]
+            base = operand.base if isinstance(operand, Address) else None
+            if isinstance(base, Register) and (base.type.is_float or base.type == PRED):
+                return [f"operand {place.name} must be an address in an integer register, got {base}, which is {base.type}"]
+            return []
         length, braces = spec.length(modifiers), spec.in_braces(modifiers)
         if isinstance(operand, Vector) != braces:
             return [f"operand {place.name} must be {f'a vector of {length}' if braces else 'one register'}, got {operand}"]
@@ -227,6 +239,10 @@ class Instruction:
                 continue
             if place.is_destination and not isinstance(element, Register | None):
                 problems.append(f"destination {place.name} must be a register, got {element}")
+            elif isinstance(element, Special) and not self.specials:
+                problems.append(f"operand {place.name} cannot be the special register {element}: move it to a register first")
+            elif isinstance(element, Symbol) and not (self.symbols and self.symbols(modifiers)):
+                problems.append(f"operand {place.name} cannot be {element}: move its address to a register first")
             elif isinstance(element, Register | Special) and held:
                 if element.type not in held:
                     names = " or ".join(str(type) for type in (*held, *allowed))
@@ -234,9 +250,15 @@ class Instruction:
                         f"operand {place.name} holds {_held_name(spec, modifiers)}, so it must be {names}, got {element.type}"
                     )
             elif isinstance(element, Register | Special) and allowed:
-                if not any(_fits(element.type, want, wider=spec.wider, strict=strict) for want in allowed):
+                halved = isinstance(element, Special) and element.type.bits == 32  # mov.u16 reads its low half
+                if not any(
+                    _fits(element.type, want, wider=spec.wider or (halved and want.bits == 16), strict=strict)
+                    for want in allowed
+                ):
                     names = " or ".join(t.name for t in allowed)
                     problems.append(f"operand {place.name} must be {names}, got {element.type}")
+                elif element.type.is_float and place.is_whole(modifiers):
+                    problems.append(f"operand {place.name} must be an integer, got {element.type}")
             elif isinstance(element, Address | LabelRef):
                 problems.append(f"operand {place.name} must be a register or a constant, got {element}")
         return list(dict.fromkeys(problems))
@@ -257,7 +279,7 @@ def _fits(got: DType, want: DType, *, wider: bool, strict: bool) -> bool:
         return False
     bits = got.bits if got.bits >= 16 or not want.bits < 16 else 16
     size = bits >= want.bits if wider or want.bits < 16 else bits == want.bits
-    if not size:
+    if not size or (got.is_float and want.is_float and got.bits != want.bits):
         return False
     if strict and wider:
         return got == want or _holds_wider(got, want)
@@ -303,6 +325,9 @@ def instruction(
     canonical_nan: bool = False,
     feature: str = "",
     updates: str = "",
+    specials: bool = False,
+    symbols: Callable[[Modifiers], bool] | None = None,
+    bounds: Mapping[str, Collection[int]] | None = None,
     sm: int = 75,
     ptx: tuple[int, int] = (6, 3),
     section: str,
@@ -315,7 +340,9 @@ def instruction(
     """Add a row to the table. `places` are the modifiers (tuples) and operands (strings) in the order of the text; `name` is
     the builder's name for the row (by default the function's): several rows may share it, told apart by operand types.
     `defaults` are modifiers that the builder writes when the author says nothing (`rnd="rn"`: decision 5 of the design); `rule`
-    says which modifiers do not go together; `updates` names the source that holds the result afterwards. ValueError for a row
+    says which modifiers do not go together; `updates` names the source that holds the result afterwards; with `specials` a
+    source may be a special register, and where `symbols` says so the address of a variable; `bounds` are the values that
+    constants may have, none of them where only a register may stand. ValueError for a row
     whose attributes do not suit its text."""
     slots = []
     mnemonic, *words = template.split(".")
@@ -338,6 +365,7 @@ def instruction(
         row = Instruction(
             name or meaning.__name__.rstrip("_"), mnemonic, tuple(slots), operands, meaning, sm, ptx, section, effect, unit,
             lanes, reads_carry, writes_carry, canonical_nan, dict(defaults or {}), dict(needs or {}), rule, feature, updates,
+            specials, symbols, dict(bounds or {}),
         )  # fmt: skip
         _check(row, template)
         REGISTERED.append(row)

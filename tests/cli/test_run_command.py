@@ -113,7 +113,7 @@ def test_a_warp_order_does_not_change_a_right_kernel(add: Path) -> None:
     ("words", "said"),
     [
         (("--entry", "sub"), "there is no entry 'sub'; the file has residual_add"),
-        (("--arg", "f32[5]"), "--arg f32[5]: neither TYPE:VALUE nor TYPE[SHAPE]=SOURCE nor @FILE.npy"),
+        (("--arg", "f32[5]"), "--arg f32[5]: neither TYPE:VALUE nor TYPE[SHAPE]=SOURCE nor {FIELD;FIELD} nor @FILE.npy"),
         (("--arg", "float[5]=ones"), "--arg float[5]=ones: unknown type 'float'; known: u8, u16, u32"),
         (("--arg", "f32[0]=ones"), "the shape is '0'"),
         (("--arg", "f32[-3]=ones"), "the shape is '-3'"),
@@ -232,3 +232,61 @@ def test_what_a_kernel_prints_comes_first_and_beside_json_on_stderr(tmp_path: Pa
 
 def prints(k: KernelBuilder) -> None:
     k.print("block %u\n", k.ctaid.x)
+
+
+BY_VALUE = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 out, .param .align 8 .b8 s[32], .param .f16 h) {
+.reg .b64 %d, %b; .reg .b16 %h;
+ld.param.u64 %d, [out]; ld.param.b64 %b, [s]; st.global.b64 [%d], %b; ld.param.b64 %b, [s+8]; st.global.b64 [%d+8], %b;
+ld.param.b64 %b, [s+16]; st.global.b64 [%d+16], %b; ld.param.b64 %b, [s+24]; st.global.b64 [%d+24], %b;
+ld.param.b16 %h, [h]; st.global.b16 [%d+32], %h; ret; }
+"""
+IN_C = bytes.fromhex("070000000000c03f0000000000000000feffffffffffffff0900010002000000")
+"""{uint8_t 7; float[2] 1.5, 0; int64_t -2; uint16_t[3] 9, 1, 2}"""
+
+
+@pytest.mark.parametrize(
+    "struct",
+    [
+        f"b8[32]=hex:{IN_C.hex()}",
+        "{u8:7;f32[2]=1.5,0;s64:-2;u16[3]=9,1,2}",
+        "{ u8:7; {f32:1.5; f32:0}; s64:-2; {u16:9; u16[2]=1,2} }",
+        "u64[4]=0x3fc0000000000007,0,0xfffffffffffffffe,0x200010009",
+        "@FOLDER/struct.npy",
+    ],
+)
+def test_a_struct_by_value_is_given_by_bytes_fields_or_an_array_of_its_size(struct: str, tmp_path: Path) -> None:
+    (tmp_path / "k.ptx").write_text(BY_VALUE)
+    np.save(tmp_path / "struct.npy", np.frombuffer(IN_C, np.uint32))
+    words = ("--arg", "u16[17]=zeros", "--arg", struct.replace("FOLDER", str(tmp_path)), "--arg", "f16:1")
+    assert invoke("ptxgen", "run", tmp_path / "k.ptx", *words, "--save", f"0={tmp_path}/out.npy").exit_code == 0
+    assert np.load(tmp_path / "out.npy").tobytes() == IN_C + bytes.fromhex("003c")
+
+
+@pytest.mark.parametrize(
+    ("struct", "said"),
+    [
+        ("{u32:3;f32:1}", "k: s is .b8[32], which is passed by value and has 32 bytes; got 8 bytes of a struct"),
+        ("u64[5]=zeros", "has 32 bytes; got 40 bytes of uint64"),
+        ("b8[32]=out", "so nothing is to be said of its memory"),
+        ("b8[32]=hex:00", "1 bytes for an array of 32 bytes"),
+        ("b8[1]=hex:0x1", "after hex: stand two hexadecimal digits for each byte"),
+        ("{u32:3;}", "a struct is written {FIELD;FIELD}, such as {u32:3;f32[2]=1,2}"),
+        ("{u32:3}}", "a struct is written {FIELD;FIELD}"),
+        ("{u32[2]=out}", "u32[2]=out: a field has a value"),
+        ("{" * 5000, "a struct is written {FIELD;FIELD}"),
+        ("{u32:x}", "'x' is not a whole number"),
+    ],
+)
+def test_a_struct_of_another_size_or_without_its_fields_is_refused(struct: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "k.ptx").write_text(BY_VALUE)
+    assert said in refused("ptxgen", "run", tmp_path / "k.ptx", "--arg", "u16[17]=zeros", "--arg", struct, "--arg", "f16:1")
+
+
+def test_a_struct_is_shown_by_its_fields(tmp_path: Path) -> None:
+    (tmp_path / "k.ptx").write_text(BY_VALUE)
+    words = ("--arg", "u16[17]=zeros", "--arg", "{u8:7;f32[2]=1.5,0;s64:-2;u16[3]=9,1,2}", "--arg", "f16:1")
+    struct = facts("ptxgen", "run", tmp_path / "k.ptx", *words)["arguments"][1]
+    assert struct == {"name": "s", "dtype": "struct of 32 bytes", "shape": [], "head": [7, 1.5, 0, -2, 9, 1, 2]}

@@ -47,12 +47,16 @@ def trap(v: Algebra) -> None:
     v.trap()
 
 
-@instruction("bar.sync", a="u32", b="u32?", name="bar_sync", effect=Effect.BLOCK_BARRIER, section="9.7.13.1")
-@instruction("bar.cta.sync", a="u32", b="u32?", name="bar_sync", ptx=(7, 8), effect=Effect.BLOCK_BARRIER, section="9.7.13.1")
-@instruction("barrier.sync.{aligned?}", aligned=("aligned",), a="u32", b="u32?", name="barrier_sync",
-             effect=Effect.BLOCK_BARRIER, section="9.7.13.1")  # fmt: skip
-@instruction("barrier.cta.sync.{aligned?}", aligned=("aligned",), a="u32", b="u32?", name="barrier_sync", ptx=(7, 8),
-             effect=Effect.BLOCK_BARRIER, section="9.7.13.1")  # fmt: skip
+BOUNDS = {"a": range(16), "b": range(0, 1 << 32, 32)}
+block_barrier = partial(
+    instruction, a="u32", b="u32?", bounds=BOUNDS, effect=Effect.BLOCK_BARRIER, section="9.7.13.1"
+)  # fmt: skip
+
+
+@block_barrier("bar.sync", name="bar_sync")
+@block_barrier("bar.cta.sync", name="bar_sync", ptx=(7, 8))
+@block_barrier("barrier.sync.{aligned?}", aligned=("aligned",), name="barrier_sync")
+@block_barrier("barrier.cta.sync.{aligned?}", aligned=("aligned",), name="barrier_sync", ptx=(7, 8))
 def bar_sync(v: Algebra, a: Value, b: Value | None = None, aligned: str = "") -> None:
     """Wait at barrier a (0..15) for the whole block, or for b threads (a multiple of 32)."""
     v.barrier("block", *((a,) if b is None else (a, b)))
@@ -66,7 +70,7 @@ def _reductions(opcode: str, name: str, aligned: str = "", ptx: tuple[int, int] 
         for count in numbers:
             instruction(
                 f"{opcode}.red.{{op}}{aligned}.{type}", op=op, **words, d=d, a="u32", **count, c="pred", name=name, ptx=ptx,
-                effect=Effect.BLOCK_BARRIER, lanes=LaneResult.SAME, section="9.7.13.1",
+                bounds=BOUNDS, effect=Effect.BLOCK_BARRIER, lanes=LaneResult.SAME, section="9.7.13.1",
             )(bar_red)  # fmt: skip
 
 

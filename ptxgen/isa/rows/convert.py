@@ -78,7 +78,7 @@ def _same(modifiers: Mapping[str, str]) -> str:
     return _ftz_needs_f32(modifiers)
 
 
-@instruction("cvt.{sat?}.{to}.{of}", sat=SAT, to=INTEGERS, of=INTEGERS, d="{to}+", a="{of}+", rule=_clamps)
+@instruction("cvt.{sat?}.{to}.{of}", sat=SAT, to=INTEGERS, of=INTEGERS, d="{to}+", a="{of}+", rule=_clamps, specials=True)
 def cvt(v: Algebra, a: Value, to: str, of: str, sat: str = "") -> Value:
     """Integer to integer: the low bits, or the nearest value with `sat`; extended by the sign of the source."""
     if sat:
@@ -210,7 +210,7 @@ def cvt_halves_to_eight_bits(v: Algebra, a: Value, rnd: str, sat: str, to: str, 
 
 
 @instruction("cvt.{rnd}.{relu?}.{to}.{of}", rnd=("rn",), relu=RELU, to=("f16x2",), of=tuple(EIGHT_BITS), d="{to}", a="b16:u16",
-             defaults=RN, sm=89, ptx=(8, 1))  # fmt: skip
+             bounds={"a": ()}, defaults=RN, sm=89, ptx=(8, 1))  # fmt: skip
 def cvt_from_eight_bits(v: Algebra, a: Value, rnd: str, to: str, of: str, relu: str = "") -> Value:
     """A pair of 8-bit floats to two f16, exact; with `relu` a negative number gives 0."""
     pair = v.convert(v.bits(a, U16), U32)

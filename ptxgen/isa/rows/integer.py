@@ -217,7 +217,8 @@ def _bit_count(v: Algebra, count: Value, type: DType) -> Value:
     return count & 0xFF if type.bits == 32 else v.min(count, v.const(0xFF, U32))
 
 
-@instruction("bfe.{type}", type=("u32", "u64", "s32", "s64"), d="{type}", a="{type}", b="u32", c="u32", section="9.7.1.19")
+@instruction("bfe.{type}", type=("u32", "u64", "s32", "s64"), d="{type}", a="{type}", b="u32", c="u32",
+             bounds={"b": range(256), "c": range(256)}, section="9.7.1.19")  # fmt: skip
 def bfe(v: Algebra, a: Value, b: Value, c: Value, type: str) -> Value:
     """The c bits of a from bit b on, extended by their sign for signed types; b and c are 0..255."""
     start, length = _bit_count(v, b, dtype(type)), _bit_count(v, c, dtype(type))
@@ -229,7 +230,8 @@ def bfe(v: Algebra, a: Value, b: Value, c: Value, type: str) -> Value:
     return v.select(length == 0, v.const(0, a.type), field)
 
 
-@instruction("bfi.{type}", type=("b32", "b64"), d="{type}", a="{type}", b="{type}", c="u32", e="u32", section="9.7.1.20")
+@instruction("bfi.{type}", type=("b32", "b64"), d="{type}", a="{type}", b="{type}", c="u32", e="u32",
+             bounds={"c": range(256), "e": range(256)}, section="9.7.1.20")  # fmt: skip
 def bfi(v: Algebra, a: Value, b: Value, c: Value, e: Value, type: str) -> Value:
     """b with its e bits from bit c on replaced by the low bits of a; c and e are 0..255."""
     unsigned = dtype(type.replace("b", "u"))

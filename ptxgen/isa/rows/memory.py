@@ -172,7 +172,7 @@ def isspacep(v: Algebra, a: Value, space: str) -> Value:
 
 @table.instruction("cvta.{to?}.{space}.{type}", to=("to",), space=(*WINDOWS, "param", "param::entry"), type=("u64",),
                    d="{type}", a="{type}", needs=WINDOW_NEEDS, effect=Effect.NONE, unit=Unit.ALU,
-                   section="9.7.9.20")  # fmt: skip
+                   symbols=lambda modifiers: "to" not in modifiers, section="9.7.9.20")  # fmt: skip
 def cvta(v: Algebra, a: Value, space: str, type: str, to: str = "") -> Value:
     """The generic address of an address in a state space (of a variable, too); with `to`, the other way round."""
     return v.from_generic(state_space(space), a) if to else v.to_generic(state_space(space), a)

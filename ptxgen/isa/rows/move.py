@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from ptxgen.isa import table
@@ -14,7 +15,12 @@ from ptxgen.types import B32, B64, U32, U64
 instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.ALU)
 
 
-@instruction("mov.{type}", type=("pred", *BITS, *INTEGERS, "f32", "f64"), d="{type}", a="{type}", section="9.7.9.3")
+def _is_integer(modifiers: Mapping[str, str]) -> bool:
+    return modifiers.get("type") not in ("pred", "f32", "f64")
+
+
+@instruction("mov.{type}", type=("pred", *BITS, *INTEGERS, "f32", "f64"), d="{type}", a="{type}", specials=True,
+             symbols=_is_integer, section="9.7.9.3")  # fmt: skip
 def mov(v: Algebra, a: Value, type: str) -> Value:
     """Copy a register, a constant, a special register or the address of a variable."""
     return a
@@ -33,14 +39,17 @@ def mov_pack_4(v: Algebra, a: tuple[Value, Value, Value, Value]) -> Value:
     return v.join(v.join(a[0], a[1], B32), v.join(a[2], a[3], B32), B64)
 
 
-@instruction("mov.b32", d="b16[2]", a="b32", name="mov", section="9.7.9.4")
-@instruction("mov.b64", d="b32[2]", a="b64", name="mov", section="9.7.9.4")
+@instruction("mov.b32", d="b16[2]", a="b32", name="mov", specials=True, symbols=_is_integer,
+             section="9.7.9.4")  # fmt: skip
+@instruction("mov.b64", d="b32[2]", a="b64", name="mov", specials=True, symbols=_is_integer,
+             section="9.7.9.4")  # fmt: skip
 def mov_unpack_2(v: Algebra, a: Value) -> tuple[Value, Value]:
     """Take a register apart, the lowest half first."""
     return v.lanes_of(a)
 
 
-@instruction("mov.b64", d="b16[4]", a="b64", name="mov", section="9.7.9.4")
+@instruction("mov.b64", d="b16[4]", a="b64", name="mov", specials=True, symbols=_is_integer,
+             section="9.7.9.4")  # fmt: skip
 def mov_unpack_4(v: Algebra, a: Value) -> tuple[Value, ...]:
     """Take a register apart in four, the lowest quarter first."""
     low, high = v.lanes_of(a)

@@ -15,7 +15,9 @@ from ptxgen.types import S32, U32
 
 WORDS = ("u32", "s32")
 RELATIONS = ("eq", "ne", "lt", "le", "gt", "ge")
-instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.ALU, a_type=WORDS, b_type=WORDS)
+REGISTERS = {"a": (), "b": (), "c": ()}
+"""The bounds of constants: there are none, only registers."""
+instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.ALU, bounds=REGISTERS, a_type=WORDS, b_type=WORDS)
 
 
 def lanes(v: Algebra, word: Value, count: int, type: str) -> list[Value]:
@@ -85,8 +87,8 @@ def _rows(name: str, count: int, number: int) -> None:
     )  # fmt: skip
     row(f"{name}{count}.{{type}}.{{a_type}}.{{b_type}}.{{sat?}}", sat=SAT)(merged)
     table.instruction(
-        f"{name}{count}.{{type}}.{{a_type}}.{{b_type}}.add", effect=Effect.NONE, unit=Unit.ALU, type=WORDS, a_type=WORDS,
-        b_type=WORDS, d="{type}", a="{a_type}", b="{b_type}", c="{type}", name=f"{name}{count}_add",
+        f"{name}{count}.{{type}}.{{a_type}}.{{b_type}}.add", effect=Effect.NONE, unit=Unit.ALU, bounds=REGISTERS,
+        type=WORDS, a_type=WORDS, b_type=WORDS, d="{type}", a="{a_type}", b="{b_type}", c="{type}", name=f"{name}{count}_add",
         section=f"9.7.18.2.{number}",
     )(added)  # fmt: skip
 

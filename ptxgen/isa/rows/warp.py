@@ -84,8 +84,8 @@ def activemask(v: Algebra) -> Value:
 
 @instruction("redux.sync.{op}.{type}", op=("add", "min", "max"), type=("u32", "s32"), d="{type}", a="{type}", mask="b32:u32",
              sm=80, ptx=(7, 0), unit=Unit.SPECIAL, lanes=LaneResult.SAME, section="9.7.13.12")  # fmt: skip
-@instruction("redux.sync.{op}.{type}", op=("and", "or", "xor"), type=("b32",), d="{type}", a="{type}", mask="b32:u32", sm=80,
-             ptx=(7, 0), unit=Unit.SPECIAL, lanes=LaneResult.SAME, section="9.7.13.12")  # fmt: skip
+@instruction("redux.sync.{op}.{type}", op=("and", "or", "xor"), type=("b32",), d="{type}", a="b32:u32", mask="b32:u32",
+             sm=80, ptx=(7, 0), unit=Unit.SPECIAL, lanes=LaneResult.SAME, section="9.7.13.12")  # fmt: skip
 def redux(v: Algebra, a: Value, mask: Value, op: str, type: str) -> Value:
     """The sum, least, greatest, and, or, xor of a over the lanes of the mask."""
     kind = dtype(type)

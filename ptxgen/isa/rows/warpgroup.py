@@ -40,7 +40,8 @@ def wgmma_wait_group(v: Algebra, pending: int) -> None:
 
 @instruction("wgmma.mma_async.sync.aligned.{shape}.f32.{a_type}.{b_type}", shape=SHAPES, a_type=HALVES, b_type=HALVES,
              c="f32[shape]", a="b32:{a_type}[4]", b="b64:u64", scale_d="pred", scale_a="imm", scale_b="imm", trans_b="imm",
-             rule=one_type, name="wgmma_mma_async", effect=Effect.ASYNC_PRODUCT, unit=Unit.TENSOR, lanes=LaneResult.MIXED,
+             bounds={"scale_a": (-1, 1), "scale_b": (-1, 1), "trans_b": (0, 1)}, rule=one_type,
+             name="wgmma_mma_async", effect=Effect.ASYNC_PRODUCT, unit=Unit.TENSOR, lanes=LaneResult.MIXED,
              updates="c", canonical_nan=True, section="9.7.15.5.2")  # fmt: skip
 def wgmma_mma_async(v: Algebra, c: tuple[Value, ...], a: tuple[Value, ...], b: Value, scale_d: Value, scale_a: int,
                     scale_b: int, trans_b: int, shape: str, a_type: str, b_type: str) -> tuple[Value, ...]:  # fmt: skip
@@ -62,8 +63,8 @@ def fence_proxy(v: Algebra, proxy: str) -> None:
     v.proxy_fence(proxy)
 
 
-@instruction("setmaxnreg.{action}.sync.aligned.u32", action=("inc", "dec"), count="imm", effect=Effect.NONE,
-             section="9.7.19.5")  # fmt: skip
+@instruction("setmaxnreg.{action}.sync.aligned.u32", action=("inc", "dec"), count="imm", bounds={"count": range(24, 257, 8)},
+             effect=Effect.NONE, section="9.7.19.5")  # fmt: skip
 def setmaxnreg(v: Algebra, count: int, action: str) -> None:
     """Ask for more registers a thread, or give some back: `count` of them, 24 to 256, a multiple of 8, by all four warps."""
     v.no_effect()

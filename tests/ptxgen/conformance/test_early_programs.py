@@ -75,7 +75,7 @@ def written(row: Instruction, modifiers: dict[str, str], *, short: bool) -> str:
             (type, *_) = spec.allowed(modifiers)
             type = type if type.bits >= 16 else BY_NAME["b16"]
             elements = tuple(Register(f"%{place.name}{i}", type) for i in range(spec.length(modifiers)))
-            declared += [f".reg .{type} {register};" for register in elements]
+            declared += [f".reg .{type.register} {register};" for register in elements]
             operands[place.name] = Vector(elements) if spec.in_braces(modifiers) else elements[0]
     return f"{{ {' '.join(declared)} {row.text(modifiers, operands)} }}"
 

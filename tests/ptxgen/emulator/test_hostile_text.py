@@ -33,7 +33,7 @@ def chain(length: int, calls: int) -> str:
         (kernel(f"ld.global.u32 %r1, [%rd1+{NINES}];"), "does not fit 64 bits"),
         (f".version {NINES}.0\n.target sm_90\n", ".version needs a number such as 9.0"),
         (kernel(f".loc {NINES} 1 1"), "does not fit 64 bits"),
-        (kernel(".loc 1 1e999 1"), "expected a whole number, got 1e999"),
+        (kernel(".loc 1 1e99 1"), "expected a whole number, got 1e99"),
         (kernel("", shared=f".global .b8 x[{NINES}];"), "does not fit 64 bits"),
         (kernel("", shared=".global .b8 x<1000>[1073741824];"), "the variables of the module have 1073741824000 bytes"),
         (kernel("", shared=".global .b8 x<1048576>;"), "1048576 variables cannot be declared; at most 65536 can"),
@@ -50,7 +50,7 @@ def chain(length: int, calls: int) -> str:
         (HEAD + IDENTITY + ".entry k() { .param .b32 p; call (p), same, (1); ret; }", "%out is b32, got something that is no"),
         (kernel("@%r1 mov.u32 %r2, 1;"), "guard %r1 is b32, and a guard is a pred"),
         (kernel("@!%f1 bra L;\nL:"), "guard %f1 is f32, and a guard is a pred"),
-        (kernel("mov.u32 %r1, !%r2;"), "operand a cannot be %r2"),
+        (kernel("mov.u32 %r1, !%r2;"), "operand a cannot be !%r2: only a predicate"),
         (HEAD + "/*" + "x" * 1_000_000 + "*/ nonsense", "'nonsense' cannot stand outside a function"),
     ],
 )

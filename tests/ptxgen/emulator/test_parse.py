@@ -42,7 +42,7 @@ def test_a_module_is_read_with_its_lines_files_and_variables() -> None:
     program = parse(SAMPLE)
     assert (program.version, program.target, program.entries) == ((8, 0), "sm_90", ("k",))
     assert program.files == {1: "author.py"}
-    assert program.variables["t"].initial == b"\x01\x02\xff"
+    assert program.variables["t"].initial.data == b"\x01\x02\xff"
     assert any(isinstance(i, Label) and i.name == "L1" for i in program.functions["k"].items)
     load = steps(SAMPLE)[0]
     assert load.source is not None
@@ -103,7 +103,7 @@ def test_a_fault_names_its_line(text: str, message: str) -> None:
     ("declaration", "message"),
     [
         (".shared .pred q;", "q is .pred, which lives in registers only"),
-        (".global .b8 t[2] = {1, 2, 3};", "t has 2 bytes and is given 3"),
+        (".global .b8 t[2] = {1, 2, 3};", "t is given more than 2 elements"),
         (".global .b64 t = 0x1FFFFFFFFFFFFFFFF;", "does not fit 64 bits"),
         (".local .b8 t[524289];", "t has 524289 bytes, more than 524288"),
         (".global .b8 t[2][999999999];", "more than 1073741824"),
