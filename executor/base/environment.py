@@ -141,15 +141,6 @@ LAUNCH_SECONDS: Final = EnvironmentVariable[int | None](
     None,
     number,
 )
-LAUNCH_SECONDS: Final = EnvironmentVariable[int | None](
-    "PTXGEN_EMULATOR_SECONDS",
-    "how long one launch on the emulator may take",
-    "a whole number of seconds; 0 for as long as it takes",
-    "as long as it takes",
-    lambda: None,
-    None,
-    _number,
-)
 PRECISION: Final = EnvironmentVariable[str | None](
     "PTXGEN_PRECISION",
     "how activations are rounded where no option says it",
