@@ -75,7 +75,7 @@ def test_a_fence_of_proxies_or_an_mbarrier_that_the_readers_arrived_at_lets_a_co
         ((f"@%p3 {ARRIVE}", WAIT, MEET), 1, {"unfenced"}),
         ((STORE, ARRIVE, WAIT), 32, {"unfenced"}),  # for what is written an mbarrier is no fence
     ],
-    ids=str,
+    ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else str(value),
 )
 def test_a_copy_to_where_lanes_read_without_either_is_found(lines: tuple[str, ...], arrivals: int, expected: set[str]) -> None:
     found = after_the_loads(*lines, arrivals=arrivals)
