@@ -53,7 +53,7 @@ class LayerSequence:
         self.cache = KvCache(device, layers, kv_heads, head_dim, max_len)
         try:
             # Not `self`: a dropped sequence would keep its cache until the garbage collector comes.
-            one = attention_of_one(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+            one = attention_of_one(heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim)
             self.split = PositionSplit(one, workspace)
             """How the positions that a token attends to are dealt out."""
             self._table = RopeTable(self.cache, lambda room: rope_table(room, rotated, base, divisors))
