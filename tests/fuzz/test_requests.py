@@ -71,8 +71,9 @@ async def ask(local: Local, path: str, body: Any) -> None:
         assert error["error"]["param"], (body, text)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", NEEDED)
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, marks=() if path == "/v1/embeddings" else pytest.mark.slow) for path in NEEDED]
+)
 def test_an_odd_value_of_any_parameter_is_answered_or_refused_by_name(path: str, tokenizer: Tokenizer) -> None:
     async def work(local: Local) -> None:
         # Conversations are not rendered: a process for each takes longer than all else.

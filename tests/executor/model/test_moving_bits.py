@@ -16,9 +16,9 @@ from tests.synthetic import Q, write_model
 TIMES = 3
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("ways", [("8 sequences",), pytest.param(tuple(WAYS), marks=pytest.mark.slow)], ids=len)
 def test_bits_that_move_are_found_by_every_way_and_none_where_there_are_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ways: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_model(tmp_path / "m.gguf", types=Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=64, vocab=320)
     run, chance = EmulatedDevice._run, random.Random(1)
@@ -29,6 +29,6 @@ def test_bits_that_move_are_found_by_every_way_and_none_where_there_are_none(
             run(device, launch)
 
     with EmulatedDevice() as device:
-        assert moving(path, device, GpuProfile(), TIMES) == {}
+        assert moving(path, device, GpuProfile(), TIMES, ways) == {}
         monkeypatch.setattr(EmulatedDevice, "_run", forgetful)
-        assert set(moving(path, device, GpuProfile(), TIMES)) == set(WAYS)
+        assert set(moving(path, device, GpuProfile(), TIMES, ways)) == set(ways)

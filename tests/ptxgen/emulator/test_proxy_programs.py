@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -122,9 +121,8 @@ def expected(program: list[Step]) -> set[str]:
     return {kind for kind, of in (("race", unordered), ("unfenced", unfenced)) if of}
 
 
-@pytest.mark.slow
 @given(st.lists(steps, max_size=9).filter(lambda program: sum(s.what == "hand" for s in program) <= MOST_HANDOVERS))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_what_is_found_is_what_follows_from_all_that_each_thread_knows(program: list[Step]) -> None:
     x = np.zeros(64, np.uint32)
     found = {f.kind for seed in (None, 1) for f in run(program_text(program), "k", 1, 64, [x], seed=seed)}
