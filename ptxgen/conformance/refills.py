@@ -2,21 +2,23 @@
 
 A bulk copy writes through the asynchronous proxy (PTX ISA 8.9.5; runtime/proxies.py has the whole rule, of which the sanitiser
 asks at run time who did what). So on the way from where a thread reads or writes by ordinary instructions what a copy has
-brought, to a copy into the same variable, stands a proxy fence for shared memory, or an arrival at an mbarrier and after it a
-wait. What may be jumped over counts as there: the rule is for what is nowhere."""
+brought, to a copy into the same variable, stands a proxy fence for shared memory; or, for loads whose values are read before
+(late_loads.py), an arrival at an mbarrier and after it a wait. What may be jumped over counts as there: the rule is for what is
+nowhere."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
 
-from ptxgen.emulator.flow import Block, flow
+from ptxgen.emulator.flow import flow
+from ptxgen.emulator.late_loads import arrives, late_loads
 from ptxgen.emulator.origins import Origins
 from ptxgen.emulator.parse import parse
 from ptxgen.emulator.program import Step
 from ptxgen.isa.effects import LOADS, STORES, Effect
 from ptxgen.isa.operands import Address
-from ptxgen.isa.rows.bulk_copy import mbarrier_init, mbarrier_try_wait_parity
+from ptxgen.isa.rows.bulk_copy import mbarrier_try_wait_parity
 from ptxgen.isa.rows.warpgroup import fence_proxy
 
 
@@ -39,7 +41,7 @@ def violations(text: str, entry: str) -> list[str]:
     copies = [step for step in steps if step.row.effect is Effect.BULK_COPY]
     if not copies:
         return []
-    rule = _Rule(Origins(code), copies)
+    rule = _Rule(Origins(code), copies, late_loads(code.blocks))
     before: dict[int, _State] = {0: {}}
     found: dict[str, None] = {}
     work = [0]
@@ -50,7 +52,7 @@ def violations(text: str, entry: str) -> list[str]:
             for line in rule.unordered(step, state):
                 found[f"what{_place(lines, line)}\ntouches is overwritten by{_place(lines, step.line)}"] = None
             rule.go_on(step, state)
-        for number in _following(block):
+        for number in block.following:
             known = before.get(number)
             joined = state if known is None else {**known, **{n: max(a, known.get(n, a)) for n, a in state.items()}}
             if joined != known:
@@ -59,13 +61,11 @@ def violations(text: str, entry: str) -> list[str]:
     return list(found)
 
 
-def _following(block: Block) -> set[int]:
-    return {*block.targets, *([block.index + 1] if block.falls_through else [])}
-
-
 class _Rule:
-    def __init__(self, origins: Origins, copies: list[Step]) -> None:
+    def __init__(self, origins: Origins, copies: list[Step], late: frozenset[int]) -> None:
         self._origins = origins
+        self._late = late
+        self._need_fence: set[int] = set()
         self._filled = {id(copy): self._shared(copy) for copy in copies}
         self._all = frozenset(name for names in self._filled.values() for name in names)
         self._variables: dict[int, frozenset[str]] = {}
@@ -86,12 +86,15 @@ class _Rule:
             state.update(dict.fromkeys(state, _Access.OVER))
         elif meaning is mbarrier_try_wait_parity:
             state.update({line: _Access.OVER for line, access in state.items() if access is _Access.ARRIVED})
-        elif effect is Effect.MBARRIER and meaning is not mbarrier_init:
-            state.update({line: max(access, _Access.ARRIVED) for line, access in state.items()})
+        elif arrives(step):
+            ordered = {line: access for line, access in state.items() if line not in self._need_fence}
+            state.update({line: max(access, _Access.ARRIVED) for line, access in ordered.items()})
         elif effect in LOADS | STORES and 0 in state:
             variables = self._shared(step)
             if variables & self._all:
                 self._variables[step.line] = variables
+                if effect in STORES or id(step) in self._late:
+                    self._need_fence.add(step.line)
                 state[step.line] = _Access.UNORDERED
 
     def _shared(self, step: Step) -> frozenset[str]:

@@ -50,6 +50,11 @@ class Block:
         """Whether some lane may go on to the next block."""
         return self.end is None or self.end.guard is not None or self.end.row.effect not in _CLOSING
 
+    @property
+    def following(self) -> set[int]:
+        """The numbers of the blocks that a lane may go on to."""
+        return {*self.targets, *([self.index + 1] if self.falls_through else [])}
+
 
 @dataclass
 class Flow:

@@ -12,6 +12,7 @@ from ptxgen.emulator.emitter import Emitter
 from ptxgen.emulator.facts import Facts
 from ptxgen.emulator.flow import Block, Flow, flow
 from ptxgen.emulator.lanes import LaneAlgebra
+from ptxgen.emulator.late_loads import late_loads
 from ptxgen.emulator.layout import BARRIERS, BLOCKED, EXITED, FINISHED, PAUSED, REDZONE, SLEPT, TRAPPED, YIELDED, Slot, State
 from ptxgen.emulator.program import Program, Step, Variable
 from ptxgen.emulator.registers import Frame, Place
@@ -86,9 +87,11 @@ class _Kernel:
         )
         self.prints = any(s.row.effect is Effect.CALL for s in steps)
         self.synchronises = sanitize and any(s.row.ordering(s.modifiers).synchronises for s in steps)
+        checks_waits = sanitize and self.has_bulk
+        late: frozenset[int] = late_loads(self.flow.blocks) if checks_waits else frozenset()
         frame = Frame(
             self.places, self.slots, self.flow.constants, self.flow.loose, sanitize, self.synchronises, has_products,
-            sanitize and self.has_bulk,
+            checks_waits, late,
         )  # fmt: skip
         self.v = LaneAlgebra(self.e, frame)
 

@@ -89,6 +89,7 @@ class LaneAlgebra(ProductOperations):
         self.line = step.line
         self.ordering = step.row.ordering(step.modifiers)
         self.promises = step.row.effect is Effect.READ_ONLY_LOAD
+        self.late = id(step) in self.frame.late
         self.guarded = step.guard is not None
         self.mask = self.guard_bits(step) if self.guarded else self.block_mask
         if step.row.effect is Effect.CALL:  # all others are inlined

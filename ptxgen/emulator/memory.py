@@ -14,7 +14,7 @@ from ptxgen.emulator.registers import Frame
 from ptxgen.emulator.runtime import queues
 from ptxgen.emulator.runtime.access import checked_loader, checked_storer, loader, sorter, storer
 from ptxgen.emulator.runtime.bulk_copies import hurry
-from ptxgen.emulator.runtime.check import READ_ONLY_PATH, access_word, check, check_taken
+from ptxgen.emulator.runtime.check import LATE_LOAD, READ_ONLY_PATH, access_word, check, check_taken
 from ptxgen.emulator.runtime.events import event
 from ptxgen.emulator.runtime.function import RuntimeFunction
 from ptxgen.emulator.runtime.shadow import Access
@@ -33,11 +33,12 @@ _V64 = "<32 x i64>"
 
 class MemoryOperations(WarpOperations):
     """Memory. `ordering` is that of the instruction in progress; `smallest` the bytes of the smallest access that is checked,
-    of those that may be shared and of those that may be global. `promises`: it is a load through the read-only path."""
+    of those that may be shared and of those that may be global. `promises`: it is a load through the read-only path; `late`: one that an arrival
+    at an mbarrier does not wait for."""
 
     def __init__(self, e: Emitter, frame: Frame) -> None:
         self.ordering: Ordering = WEAK
-        self.promises = False
+        self.promises = self.late = False
         self.smallest = (16, 16)
         self.address_memory: list[str] = []
         super().__init__(e, frame)
@@ -227,7 +228,8 @@ class MemoryOperations(WarpOperations):
         self._notice(type.bytes, space)
         # Volatile accesses of shared memory count as weak: lanes that relied on them to move in step raced.
         scope = self.ordering.scope
-        word = access_word(access, 0 if self.ordering.volatile else scope, scope) | READ_ONLY_PATH * self.promises
+        word = access_word(access, 0 if self.ordering.volatile else scope, scope)
+        word |= READ_ONLY_PATH * self.promises | LATE_LOAD * self.late
         addresses = self.spread(where)
         if self.frame.checks_waits:
             self.e.call_runtime(hurry, "%c", "%s")

@@ -34,7 +34,8 @@ class Place:
 class Frame:
     """What the algebra must know of a kernel. `slots` are the byte offsets, in a warp's state, of registers that live across
     blocks; `constants` the registers that only ever hold one constant; `loose` those in which any NaN means the canonical.
-    `checks_products`: the sanitiser looks after products of warpgroups; `checks_waits`: after waits for bulk copies."""
+    `checks_products`: the sanitiser looks after products of warpgroups; `checks_waits`: after waits for bulk copies.
+    `late`: the `id`s of the loads whose values may not be there when their thread arrives at a barrier (late_loads.py)."""
 
     places: Mapping[str, Place]
     slots: Mapping[str, int]
@@ -44,6 +45,7 @@ class Frame:
     synchronises: bool
     checks_products: bool
     checks_waits: bool
+    late: frozenset[int]
 
     @property
     def checks_proxies(self) -> bool:

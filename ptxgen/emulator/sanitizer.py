@@ -95,8 +95,9 @@ PAIRS = RACES | {FindingKind.PROXY, FindingKind.OVERWRITTEN, FindingKind.UNFENCE
 OTHER_EPOCH = THREAD_BITS + LINE_BITS
 """A race's record has in `other` who came before: its thread and line as in the shadow, then its epoch."""
 
-EXTRA_SPACE, EXTRA_STORE = 32, 40
-"""Where the `extra` of an access's record has the code of its space and whether it writes; its size is below."""
+EXTRA_SPACE, EXTRA_STORE, EXTRA_LATE = 32, 40, 41
+"""Where the `extra` of an access's record has the code of its space, whether it writes, and whether it is a load that an
+mbarrier hands over too early; its size is below."""
 
 
 def extra(size: int, space: str, *, writes: bool) -> int:
@@ -363,6 +364,11 @@ def _of_bulk_copies(kind: FindingKind, record: FindingRecord, context: Sequence[
         return f"copies {record.extra} bytes to {place}, and the block ends before that was waited for"
     if kind is FindingKind.UNFENCED_COPY:
         did, instead = ("wrote", "") if store else ("read", ", and no mbarrier at which it arrived was waited for")
+        if record.extra >> EXTRA_LATE & 1:
+            instead = (
+                ", by a load whose value is not used before the arrival at the mbarrier that hands it over; use the value first, "
+                "or execute fence.proxy.async"
+            )
         other = _text(unflatten(record.other & THREAD_MASK, threads))
         return f"copies to {place}, where thread {other} {did}, with no fence.proxy.async since{instead}"
     return f"copies to {place}, where thread {_text(unflatten(record.other, threads))} wrote before that was waited for"

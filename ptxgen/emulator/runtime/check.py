@@ -13,6 +13,7 @@ from ptxgen.emulator.runtime.shadow import (
     ASYNCHRONOUS,
     EVERY_THREAD,
     EVERY_WARP,
+    LATE,
     LINE_BITS,
     MAX_LINE,
     OLDEST_EPOCH,
@@ -43,6 +44,8 @@ ASYNCHRONOUSLY = ALIGNED << 1
 """Set in it where the asynchronous proxy reads."""
 READ_ONLY_PATH = ALIGNED << 2
 """Set in it for a load that promises that nobody writes there while the kernel runs."""
+LATE_LOAD = ALIGNED << 3
+"""Set in it for a load that may not have its value when its thread arrives at an mbarrier."""
 _VERDICTS = {
     Verdict.UNWRITTEN: FindingKind.UNINITIALISED,
     Verdict.ON_THE_WAY: FindingKind.EARLY,
@@ -160,7 +163,8 @@ def check(
     me, other = b.memory("i8", ctypes.sizeof(Me)), b.memory("i8", ctypes.sizeof(Record))
     mine = b.fields(me, Me)
     through = ((access & ASYNCHRONOUSLY) != 0).select(b.number(ASYNCHRONOUS), 0)
-    mine["epoch"], mine["sync"] = c[Slot.EPOCH].resized("i32"), s[State.SYNC_EPOCH] | through
+    late = ((access & LATE_LOAD) != 0).select(b.number(LATE), 0)
+    mine["epoch"], mine["sync"] = c[Slot.EPOCH].resized("i32"), s[State.SYNC_EPOCH] | through | late
     mine["serial"], mine["first"], mine["ordered"] = c[Slot.SERIAL].resized("i32"), first_epoch, c[Slot.ORDERED]
     mine["known"] = c[Slot.KNOWN]
     ask_mbarriers(b, context, state, mine)

@@ -7,10 +7,10 @@ instructions have read or written before, and a product may read what they have 
 * a `fence.proxy.async` for shared memory stands between the two in causality order: it follows the access by its own thread's
   order, `bar.warp.sync`, a barrier of the block or an mbarrier, and so does the copy follow the fence. Which thread executes it
   does not matter: the accesses' own before it arrives at a barrier, or the one that begins the copy after it;
-* or the access is released by an arrival at an mbarrier and the copy follows a wait for that phase. A thread's reads have their
-  values before its arrival is performed. So CUTLASS's PipelineTmaAsync has consumers arrive at a slot's empty barrier
-  (consumer_release), and its producer wait for that and copy, with no proxy fence. Of writes the ISA's text asks for a fence
-  there, too: what was written must be fenced.
+* or the access is a load whose value is read before an arrival at an mbarrier releases it (late_loads.py), and the copy follows
+  a wait for that phase. So CUTLASS's PipelineTmaAsync has consumers use what they loaded and arrive at a slot's empty barrier
+  (consumer_release), and its producer wait for that and copy, with no proxy fence. A load that is not used before is still on
+  its way, and must be fenced as what was written must.
 
 The other way round a completed mbarrier phase, or `wgmma.wait_group`, is a proxy fence itself (9.7.9.25.2, 9.7.15.4): that is
 what BROUGHT records and product_checks.py look after.
@@ -33,6 +33,7 @@ from ptxgen.emulator.runtime.shadow import (
     ASYNCHRONOUS,
     BROUGHT,
     EVERY_THREAD,
+    LATE,
     RECORD_BYTES,
     STATE_BYTES,
     THREAD_MASK,
@@ -42,7 +43,7 @@ from ptxgen.emulator.runtime.shadow import (
     Slots,
     concurrent,
 )
-from ptxgen.emulator.sanitizer import EXTRA_STORE, FindingKind
+from ptxgen.emulator.sanitizer import EXTRA_LATE, EXTRA_STORE, FindingKind
 from ptxgen.target import WARP_SIZE
 
 if TYPE_CHECKING:
@@ -148,18 +149,22 @@ def look_at_ordinary(b: Builder, context: Value, state: Value, lane: Value, to: 
             record = b.fields(place, Record)
             with b.when(record["epoch"] < first_epoch):  # blank, as most are
                 records.go_on()
+            writes = slot < Slots.READS
+            late = ~writes & ((record["sync"] & LATE) != 0)
+            with b.when(late):
+                record["sync"] = record["sync"] & ~LATE
             thread, serial = record["what"] & THREAD_MASK, record["serial"]
             in_warp = (thread >> 5) == warp
             with b.when((serial <= of_block) | in_warp & (serial <= of_warp)):  # as `passed` would say, too
                 records.go_on()
-            writes = slot < Slots.READS
             is_copy = (slot == Slots.WEAK_WRITE) & (under_way | (record["sync"] >= BROUGHT))
             with b.when(is_copy | ((record["sync"] & ASYNCHRONOUS) != 0)):
                 records.go_on()
-            with b.when(passed(b, context, state, lane, thread, serial, writes)):
+            with b.when(passed(b, context, state, lane, thread, serial, writes | late)):
                 records.go_on()
             with b.when(concurrent(b, me, place)):
                 records.go_on()
-            bytes = size | writes.resized("i64") << EXTRA_STORE
+            too_early = late & passed(b, context, state, lane, thread, serial, 0)
+            bytes = size | writes.resized("i64") << EXTRA_STORE | too_early.resized("i64") << EXTRA_LATE
             report(b, context, state, FindingKind.UNFENCED_COPY, line, lane, to + (i << shift), who(record), bytes)
             b.ret()

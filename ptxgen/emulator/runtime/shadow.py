@@ -57,6 +57,9 @@ BROUGHT = 1 << 31
 """Set in the `sync` of a write by a bulk copy that is done, beside the number of its mbarrier; its `serial` is when it was."""
 ASYNCHRONOUS = 1 << 30
 """Set in the `sync` of a read through the asynchronous proxy."""
+LATE = 1 << 29
+"""Set in the `sync` of a read that may be over later than its thread's next arrival at an mbarrier (late_loads.py), or that
+took the place of such a one; no longer once a copy over it was checked."""
 EVERY_THREAD, EVERY_WARP = THREAD_MASK, THREAD_MASK & ~(WARP_SIZE - 1)
 """Values of `Me.apart`: what tells threads apart, what tells warps apart."""
 
@@ -163,7 +166,7 @@ def _in_interval(b: Builder, mine: Fields, theirs: Fields) -> Value:
     differing = (mine["what"] ^ theirs["what"]) & THREAD_MASK
     another_thread = (differing & mine["apart"]) != 0
     another_warp = differing >= WARP_SIZE
-    not_met_since = ((mine["sync"] ^ theirs["sync"]) & ~ASYNCHRONOUS) == 0
+    not_met_since = ((mine["sync"] ^ theirs["sync"]) & ~(ASYNCHRONOUS | LATE)) == 0
     unordered = b.memory("i1")
     unordered.store(same_interval & another_thread & (another_warp | not_met_since), "i1")
     with b.when(unordered.load("i1") & (mine["context"] != 0)):
@@ -220,6 +223,14 @@ def conflict(b: Builder, me: Value, other: Value) -> None:
     b.ret(b.call_address(ordered, "i32", me, other) == 0)
 
 
+def _replace(b: Builder, record: Value, me: Value) -> None:
+    """Keep my access in the place of an earlier one; if that is late, so is what stands for it."""
+    kept = b.fields(record, Record)
+    late = (kept["epoch"] >= b.fields(me, Me)["floor"]).select(kept["sync"] & LATE, 0)
+    b.copy_structure(Record, record, me)
+    kept["sync"] = kept["sync"] | late
+
+
 @runtime_function("void", first="ptr", me="ptr")
 def remember(b: Builder, first: Value, me: Value) -> None:
     """Keep my access in a pair of records whose accesses do not conflict with each other, nor with mine.
@@ -234,19 +245,19 @@ def remember(b: Builder, first: Value, me: Value) -> None:
     another_warp = ((mine["what"] ^ theirs["what"]) & EVERY_WARP) != 0
     with b.when(mine["known"] != 0):
         with b.when(~concurrent_together(b, me, first)):
-            b.copy_structure(Record, first, me)
+            _replace(b, first, me)
             b.ret()
         seconds = b.fields(second, Record)
         better = _on_another_device(mine, theirs) | another_warp & ~_elsewhere(mine, seconds)
         better = better | _elsewhere(mine, theirs) & ~_on_another_device(mine, seconds)
         with b.when(~concurrent_together(b, me, second) | better):
-            b.copy_structure(Record, second, me)
+            _replace(b, second, me)
         b.ret()
     with b.when(~concurrent(b, me, first)):
-        b.copy_structure(Record, first, me)
+        _replace(b, first, me)
         b.ret()
     with b.when(~concurrent(b, me, second) | another_warp):
-        b.copy_structure(Record, second, me)
+        _replace(b, second, me)
 
 
 @runtime_function("i32", granule="ptr", state="ptr", me="ptr", access="i32", other="ptr")
