@@ -33,8 +33,8 @@ _V64 = "<32 x i64>"
 
 class MemoryOperations(WarpOperations):
     """Memory. `ordering` is that of the instruction in progress; `smallest` the bytes of the smallest access that is checked,
-    of those that may be shared and of those that may be global. `promises`: it is a load through the read-only path; `late`: one that an arrival
-    at an mbarrier does not wait for."""
+    of those that may be shared and of those that may be global. `promises`: it is a load through the read-only path; `late`:
+    one that an arrival at an mbarrier does not wait for."""
 
     def __init__(self, e: Emitter, frame: Frame) -> None:
         self.ordering: Ordering = WEAK

@@ -366,8 +366,8 @@ def _of_bulk_copies(kind: FindingKind, record: FindingRecord, context: Sequence[
         did, instead = ("wrote", "") if store else ("read", ", and no mbarrier at which it arrived was waited for")
         if record.extra >> EXTRA_LATE & 1:
             instead = (
-                ", by a load whose value is not used before the arrival at the mbarrier that hands it over; use the value first, "
-                "or execute fence.proxy.async"
+                ", by a load whose value is not used before the arrival at the mbarrier that hands it over; use the "
+                "value first, or execute fence.proxy.async"
             )
         other = _text(unflatten(record.other & THREAD_MASK, threads))
         return f"copies to {place}, where thread {other} {did}, with no fence.proxy.async since{instead}"

@@ -16,7 +16,7 @@ from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, re
 from ptxgen.target import FULL_WARP, WARP_SIZE
 from ptxgen.types import U32, U64
 from tests.ptxgen.emulator.test_bulk_copies import FENCE, MEET, RING, WAIT
-from tests.ptxgen.emulator.test_proxies import ARRIVE
+from tests.ptxgen.emulator.test_proxies import ARRIVE, STORE, declared, used_late
 
 BYTES = 4 * WARP_SIZE
 GLOBAL = "fence.proxy.async.global;"
@@ -32,14 +32,21 @@ GLOBAL = "fence.proxy.async.global;"
         (MEET, False),
         ("bar.sync 0;", False),
         (f"{MEET}\n{GLOBAL}", False),
+        (f"{STORE}\n{ARRIVE}\n{WAIT.replace('WAIT', 'FREE')}", False),
         (ARRIVE, False),  # which no wait follows
         (WAIT.replace("WAIT", "AGAIN"), False),  # which no arrival precedes
     ],
 )
 def test_a_copy_to_what_was_read_needs_a_proxy_fence_or_an_arrival_and_a_wait(lines: str, right: bool) -> None:
-    found = violations(replace(RING, read=lines).text, "k")
+    found = violations(declared(replace(RING, read=lines).text), "k")
     assert bool(found) is not right
-    assert all("ld.shared" in one and "cp.async.bulk" in one for one in found)
+    assert all("shared" in one and "cp.async.bulk" in one for one in found)
+
+
+def test_an_arrival_before_the_use_of_what_was_loaded_is_none_and_a_fence_is() -> None:
+    handed = f"{ARRIVE}\n{WAIT.replace('WAIT', 'FREE')}"
+    assert violations(declared(used_late(replace(RING, read=handed).text)), "k")
+    assert not violations(declared(used_late(replace(RING, read=f"{FENCE}\n{handed}").text)), "k")
 
 
 def test_what_is_read_before_any_copy_or_elsewhere_needs_none() -> None:

@@ -15,7 +15,7 @@ from ptxgen.emulator import Finding, Marked, run
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from tests.ptxgen.emulator.ptx import kernel
-from tests.ptxgen.emulator.test_bulk_copies import FENCE, MEET, RING, kinds
+from tests.ptxgen.emulator.test_bulk_copies import FENCE, MEET, RING, SLOT, kinds
 
 BARRIER = "bar.sync 0;"
 ARRIVE = "mbarrier.arrive.expect_tx.shared::cta.b64 %rd9, [free], 0;"
@@ -27,11 +27,30 @@ ONE = "setp.eq.u32 %p4, %r1, 1;\n@%p4 "
 """The second lane alone, which begins no copy."""
 
 
-def after_the_loads(*lines: str, arrivals: int = 32) -> set[str]:
+USE = "st.global.v4.u32 [%rd3], {%r20, %r21, %r22, %r23};\n"
+
+
+def declared(text: str) -> str:
+    """The text with the variable `free`."""
+    return text.replace(".shared .align", ".shared .align 8 .b8 free[8];\n.shared .align", 1)
+
+
+def used_late(text: str) -> str:
+    """The text of a ring, where what was loaded is first used after the copy."""
+    assert USE in text
+    end = "add.u32 %r3, %r3, 1;\nsetp.lt.u32 %p1, %r3, 7"
+    return text.replace(USE, "").replace(end, USE.replace("[%rd3]", f"[%rd3+-{SLOT}]") + end)
+
+
+def found_after_the_loads(*lines: str, arrivals: int = 32, late: bool = False) -> list[Finding]:
     """What is found in a ring whose lanes execute these lines between their loads of a slot and the copy into it; `free` is an
-    mbarrier whose phases wait for so many arrivals."""
+    mbarrier whose phases wait for so many arrivals. What was loaded is used before the lines, or `late`, after the copy."""
     ring = replace(RING, started=f"@%p3 mbarrier.init.shared.b64 [free], {arrivals};\n{MEET}", read="\n".join(lines))
-    return kinds(ring, lambda text: text.replace(".shared .align", ".shared .align 8 .b8 free[8];\n.shared .align", 1))
+    return ring.run(edit=lambda text: declared(used_late(text) if late else text))[0]
+
+
+def after_the_loads(*lines: str, arrivals: int = 32, late: bool = False) -> set[str]:
+    return {found.kind for found in found_after_the_loads(*lines, arrivals=arrivals, late=late)}
 
 
 @pytest.mark.parametrize(
@@ -81,6 +100,28 @@ def test_a_copy_to_where_lanes_read_without_either_is_found(lines: tuple[str, ..
     found = after_the_loads(*lines, arrivals=arrivals)
     assert found
     assert found <= expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "arrivals"),
+    [((ARRIVE, WAIT), 32), ((MEET, f"@%p3 {ARRIVE}", WAIT), 1), (("mov.b32 %r24, %r20;", ARRIVE, WAIT), 32)],
+    ids=str,
+)
+def test_an_mbarrier_hands_over_no_load_whose_value_is_used_after_the_arrival(lines: tuple[str, ...], arrivals: int) -> None:
+    (found, *_) = found_after_the_loads(*lines, arrivals=arrivals, late=True)
+    assert found.kind == "unfenced"
+    assert "by a load whose value is not used before the arrival" in str(found)
+    assert "ld.shared" in str(found.against)
+
+
+def test_a_load_whose_value_is_used_after_the_arrival_is_right_with_a_fence() -> None:
+    assert not after_the_loads(FENCE, ARRIVE, WAIT, late=True)
+    assert not after_the_loads(MEET, f"@%p3 {FENCE}", late=True)
+
+
+def test_a_later_load_that_is_used_hides_none_that_is_not() -> None:
+    again = "ld.shared.v2.u64 {%rd6, %rd7}, [%r12];\nadd.u64 %rd6, %rd6, %rd7;"
+    assert after_the_loads(again, ARRIVE, WAIT, late=True) == {"unfenced"}
 
 
 def test_a_fence_before_the_loads_is_none() -> None:
