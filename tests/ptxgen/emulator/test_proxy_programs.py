@@ -1,5 +1,5 @@
-"""Random programs of reads, writes, proxy fences, barriers and mbarriers before a bulk copy: what is found is what follows from
-a list of all that each thread knows."""
+"""Random programs of reads, uses, writes, proxy fences, barriers and mbarriers before a bulk copy: what is found is what
+follows from a list of all that each thread knows."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tests.ptxgen.emulator.ptx import kernel
 THREADS = (0, 1, 32, 33)
 """Those that do something: two of each warp. The first begins the copy."""
 MOST_HANDOVERS = 4
+FIRST_READ = 10
+"""The number of the register that the program's first step may load into."""
 HEAD = f"""
 ld.param.u64 %rd1, [p0];
 mov.u32 %r1, %tid.x;
@@ -41,8 +43,8 @@ END:"""
 
 @dataclass(frozen=True)
 class Step:
-    """What one thread does to its own cell, or a fence of it; where a warp, or the block, meets; or that a thread arrives at an
-    mbarrier which another waits for."""
+    """What one thread does to its own cell, or with all that it has read, or a fence of it; where a warp, or the block, meets;
+    or that a thread arrives at an mbarrier which another waits for."""
 
     what: str
     thread: int = 0
@@ -51,7 +53,7 @@ class Step:
 
 threads = st.sampled_from(THREADS)
 steps = st.one_of(
-    st.builds(Step, st.sampled_from(["read", "write", "fence"]), threads),
+    st.builds(Step, st.sampled_from(["read", "use", "write", "fence"]), threads),
     st.builds(Step, st.just("warp"), threads),
     st.just(Step("block")),
     st.builds(Step, st.just("hand"), threads, threads),
@@ -61,12 +63,18 @@ steps = st.one_of(
 def program_text(program: list[Step]) -> str:
     lines, handovers = [HEAD], 0
     alone = {
-        "read": "ld.shared.u32 %r5, [%r2];",
         "write": "st.shared.u32 [%r2], 7;",
         "fence": "fence.proxy.async.shared::cta;",
     }
+    unused: dict[int, list[int]] = {thread: [] for thread in THREADS}
     for number, step in enumerate(program):
-        if step.what == "block":
+        if step.what == "read":
+            unused[step.thread].append(number)
+        alone["read"] = f"ld.shared.u32 %r{FIRST_READ + number}, [%r2];"
+        if step.what == "use":
+            lines += [f"add.u32 %r5, %r{FIRST_READ + read}, 1;" for read in unused[step.thread]]
+            unused[step.thread].clear()
+        elif step.what == "block":
             lines.append("bar.sync 0;")
         elif step.what == "warp":
             lines.append(
@@ -98,9 +106,25 @@ class Knowledge:
             self.passed |= other.passed
 
 
+def late_reads(program: list[Step]) -> set[int]:
+    """The numbers of the reads that some arrival, or the copy's, or a barrier of the block follows before a use. A read of a
+    cell that was read late before counts as late, too: it stands for that one."""
+    late = set()
+    for number, step in enumerate(program):
+        ends = [
+            other.what
+            for other in program[number + 1 :]
+            if other.what in ("hand", "block") or other == Step("use", step.thread)
+        ]
+        if step.what == "read" and ends[:1] != ["use"]:
+            late |= {n for n, other in enumerate(program) if n >= number and other == step}
+    return late
+
+
 def expected(program: list[Step]) -> set[str]:
     knows = {thread: Knowledge() for thread in THREADS}
     accesses = set()
+    late = late_reads(program)
     for number, step in enumerate(program):
         mine, access = knows[step.thread], (number, step.what)
         if step.what in ("read", "write"):
@@ -109,15 +133,16 @@ def expected(program: list[Step]) -> set[str]:
         elif step.what == "fence":
             mine.passed |= mine.accesses
         elif step.what == "hand":
-            released = {one for one in mine.accesses if one[1] == "read"}
+            released = {one for one in mine.accesses if one[1] == "read" and one[0] not in late}
             knows[step.other].meets([Knowledge(set(mine.accesses), mine.passed | released)])
-        else:
+        elif step.what in ("warp", "block"):
             there = [t for t in THREADS if step.what == "block" or t // 32 == step.thread // 32]
             for thread in there:
                 knows[thread].meets([knows[one] for one in there])
-    # A later access of a cell stands for the earlier ones: it comes after them, and is no further
-    copier = knows[0]
-    unordered, unfenced = accesses - copier.accesses, copier.accesses - copier.passed
+    # A later access of a cell stands for the earlier ones of its kind: it comes after them, and is no further
+    last = {(program[number].thread, what): (number, what) for number, what in sorted(accesses)}
+    copier, kept = knows[0], set(last.values())
+    unordered, unfenced = kept - copier.accesses, (kept & copier.accesses) - copier.passed
     return {kind for kind, of in (("race", unordered), ("unfenced", unfenced)) if of}
 
 
