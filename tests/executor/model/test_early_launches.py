@@ -79,7 +79,7 @@ def test_a_sequence_and_steps_of_rows_have_the_bits_of_launches_that_wait(path: 
     assert early == [
         {
             "embedding_lookup_indirect", "rmsnorm_digits", "hw_dp4a_q4k_gemv", "rope_scatter_indirect",
-            "grouped_attention_digits_indirect", "hw_dp4a_q4k_gemv_residual", "fused_swiglu_digits", "argmax",
+            "incremental_attention_digits_indirect", "hw_dp4a_q4k_gemv_residual", "fused_swiglu_digits", "argmax",
             "advance_position",
         },
         {
