@@ -30,14 +30,16 @@ LONG_STEP: Final = 224
 """Instructions of a step, for a row of weights, beyond which the assembler runs out of registers where steps are written out
 (Q3_K from two digits on, Q2_K with three; batches)."""
 
+FEW_ROWS: Final = 8 * BLOCK
+"""Rows of a matrix that is as good as any where a step is measured. A row of so many values is whole blocks of any format: the
+rows that a kernel asks the cache for (asked_rows.py) have as many values as this one has rows."""
+
 Raw = list[tuple[Value, ...]]
 """What was loaded of the fragments of a step, by row of the warp."""
 
 
 def loops(kernel: HwDp4aType, parts: list[tuple[int, int]]) -> bool:
     """Whether a row in these chunks (first step, steps) is a loop."""
-    if _fill_registers(kernel):
-        return True
     if kernel.fragments.steps <= kernel.ahead:
         return False
     if kernel.activation_rows > 1 and len(parts) > 1:
@@ -50,13 +52,6 @@ def loops(kernel: HwDp4aType, parts: list[tuple[int, int]]) -> bool:
         or written * size.instructions > MOST_INSTRUCTIONS
         or 8 * handed_on > 7 * registers(kernel)  # Q5_K
     )
-
-
-def _fill_registers(kernel: HwDp4aType) -> bool:
-    """Whether the weights of a step and of the next, if there is one, would leave no registers for anything else, of one row of
-    activations (Q6_K, two rows a warp)."""
-    together = min(2, kernel.fragments.steps) * step_size(kernel).registers
-    return kernel.activation_rows == 1 and together >= registers(kernel)
 
 
 def _written_out(steps: int, ahead: int) -> int:
@@ -74,7 +69,7 @@ class StepSize:
 
 def step_size(kernel: HwDp4aType) -> StepSize:
     """What a step of a kernel like this takes."""
-    return _step_size(replace(kernel, k=kernel.fragments.values, n=BLOCK, row_parts=1))
+    return _step_size(replace(kernel, k=kernel.fragments.values, n=FEW_ROWS, row_parts=1))
 
 
 @lru_cache
@@ -94,7 +89,7 @@ def _step_size(kernel: HwDp4aType) -> StepSize:
 
 def registers(kernel: HwDp4aType) -> int:
     """Registers that a thread may take."""
-    return min(MAX_REGISTERS, REGISTERS // max(kernel.resident_threads, kernel.launch().threads))
+    return min(MAX_REGISTERS, REGISTERS // max(kernel.threads_at_once, kernel.launch().threads))
 
 
 def _most_ahead(kernel: HwDp4aType) -> int:
@@ -180,11 +175,9 @@ class Warp:
         y: GlobalArray = self.k.arg.y if self.matrix is None else self.matrix.array("y")
         return y
 
-    def add_step(self, raw: Raw, rows: range, step: Value | int, more: int = 0, first: int = 0) -> None:
-        """Unpack each of these rows of weights, from number `first` on, once, and add its products with every one of these rows
-        of activations."""
+    def add_step(self, raw: Raw, rows: range, step: Value | int, more: int = 0) -> None:
+        """Unpack each row of weights once, and add its products with every one of these rows of activations."""
         runs = [self.lane.unpack(self.k, one) for one in raw]
-        sums = self.totals[first : first + len(raw)]
         count = len(runs[0])
         # Three digits of a whole fragment's activations would fill the registers, so each row adds a run before any adds the
         # next. Either way a row adds its runs in the same order.
@@ -192,7 +185,7 @@ class Warp:
         for place, number in enumerate(rows):
             activations = self.shared.read(place, step, more)
             for start in range(0, count, share):
-                for row, totals in zip(runs, sums, strict=True):
+                for row, totals in zip(runs, self.totals, strict=True):
                     self.k.assign(totals[number], activations.add(row[start : start + share], totals[number]))
 
 
@@ -254,23 +247,20 @@ class Chunk:
 class ChunkLoop:
     """All chunks of a row as one loop, and all steps of a chunk as a loop inside, whose text does not grow with the row.
     The weights of `ahead` steps are in registers that the loop hands on, so their loads run on over the ends of chunks; past
-    the last step the last block is loaded again, for nothing. Which lanes have a block in a step is asked in every step. Where
-    a step and the next would fill the registers, the rows of weights go one after the other, and one is loaded ahead."""
+    the last step the last block is loaded again, for nothing. Which lanes have a block in a step is asked in every step."""
 
     def __init__(self, kernel: HwDp4aType, k: KernelBuilder, turns: list[range], most_steps: int) -> None:
         fragments = kernel.fragments
         # Rows of activations that take turns meet the weights that are in registers, so a chunk is a step.
         most = most_steps if len(turns) == 1 else 1
-        self._apart = _fill_registers(kernel)
-        self.ahead = 1 if self._apart else min(kernel.ahead, most, _most_ahead(kernel))
+        self.ahead = min(kernel.ahead, most, _most_ahead(kernel))
         count = -(-fragments.steps // (most // self.ahead * self.ahead))
         self.steps = _rounded_up(-(-fragments.steps // count), self.ahead)
         values = min(kernel.k, self.steps * fragments.values)
         self.warp = Warp(kernel, k, Layout(kernel.format, values, len(turns[0]), kernel.digits))
         self._last_turn = turns[-1]
         self._blocks = kernel.k // kernel.format.block
-        held = self.warp.rows[:1] if self._apart else self.warp.rows
-        loaded = [self._load(step * fragments.blocks + self.warp.lane.block, held) for step in range(self.ahead)]
+        loaded = [self._load(step * fragments.blocks + self.warp.lane.block) for step in range(self.ahead)]
         self._raw = [[tuple(in_variable(k, one) for one in raw) for raw in step] for step in loaded]
 
     def chunks(self) -> Iterator[Value]:
@@ -297,30 +287,20 @@ class ChunkLoop:
         k, warp = self.warp.k, self.warp
         blocks = warp.fragments.blocks
         block = start * blocks + warp.lane.block
-        # Without the branch the assembler begins loads so early that rows which go one after the other fill registers again.
-        everywhere = self._blocks % (self.steps * blocks) == 0 and not self._apart
-        for raw, number, first, ahead, of_weights in self._order():
-            coming = self._load(block + ahead * blocks, of_weights) if rows is self._last_turn else None
+        everywhere = self._blocks % (self.steps * blocks) == 0
+        for number, step in enumerate(self._raw):
+            coming = self._load(block + (number + self.ahead) * blocks) if rows is self._last_turn else None
             with nullcontext() if everywhere else k.when(block + number * blocks < self._blocks):
-                warp.add_step(raw, rows, in_chunk, number, first)
-            for old, new in zip(raw, coming or (), strict=coming is not None):
+                warp.add_step(step, rows, in_chunk, number)
+            for old, new in zip(step, coming or (), strict=coming is not None):
                 for variable, value in zip(old, new, strict=True):
                     k.assign(variable, value)
 
-    def _order(self) -> list[tuple[Raw, int, int, int, list[GlobalArray]]]:
-        """What is added one after the other: weights that were loaded, their step, their first row; and the step and the rows
-        whose weights are loaded meanwhile into the same registers."""
-        rows = self.warp.rows
-        if not self._apart:
-            return [(raw, number, 0, number + self.ahead, rows) for number, raw in enumerate(self._raw)]
-        turns = [divmod(number + 1, len(rows)) for number in range(len(rows))]
-        return [(self._raw[0], 0, first, step, [rows[row]]) for first, (step, row) in enumerate(turns)]
-
-    def _load(self, block: Index, of_weights: list[GlobalArray]) -> Raw:
-        """Load the lane's fragment of this block of rows of weights, or of the last block if there are fewer."""
+    def _load(self, block: Index) -> Raw:
+        """Load the lane's fragment of this block, or of the last one if there are fewer."""
         k, warp = self.warp.k, self.warp
         inside = min(block, self._blocks - 1) if isinstance(block, int) else k.min(block, self._blocks - 1)
-        return [warp.lane.load(k, warp.lane.of_block(row, inside)) for row in of_weights]
+        return [warp.lane.load(k, warp.lane.of_block(row, inside)) for row in warp.rows]
 
 
 def in_variable(k: KernelBuilder, value: Value) -> Value:

@@ -79,7 +79,7 @@ class GatedHwDp4aGemv(RowDigits):
         if _memory_bounds(self):
             return None
         wider = replace(self, num_warps=USUAL, **NO_RING) if self.num_warps < USUAL else self
-        fits = wider.launch().blocks <= blocks_at_once(wider.launch().threads, wider.resident_threads)
+        fits = wider.launch().blocks <= blocks_at_once(wider.launch().threads, wider.threads_at_once)
         return (wider if fits else self).ringed(3 if Slots.of(self).parts > 1 else 2)
 
     @classmethod
@@ -94,12 +94,13 @@ class GatedHwDp4aGemv(RowDigits):
         groups, shares = gate.n // BLOCK, gate.fragments.shares
 
         def at_once(warps: int) -> int:
-            return blocks_at_once(warps * WARP_SIZE, gate.resident_threads)
+            return blocks_at_once(warps * WARP_SIZE, gate.threads_at_once)
 
         idle = at_once(USUAL) < groups < WORTH_IT * at_once(FEWEST)
         if gate.n % BLOCK or gate.digits == 1 or gate.fragments.steps > MOST_STEPS or idle:
             return None
-        warps = min(next((warps for warps in WARPS if groups <= at_once(warps)), FEWEST), BLOCK // shares)
+        fitting = (warps for warps in WARPS if groups <= at_once(warps) and warps * WARP_SIZE <= gate.threads_at_once)
+        warps = min(next(fitting, FEWEST), BLOCK // shares)
         rows = BLOCK if groups <= at_once(FEWEST) else -(-gate.n // at_once(FEWEST))
         pairs = 1
         if _memory_bounds(gate) and (gate.format, gate.digits) == TWO_PAIRS and groups <= at_once(FEWEST):

@@ -78,7 +78,8 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
         if product.n % BLOCK:
             return None
         idle_weights = (1 - product.n / BLOCK / MULTIPROCESSORS) * BLOCK * product.k
-        of_block = BLOCK if idle_weights <= IDLE_WEIGHTS else -(-product.n // MULTIPROCESSORS)
+        most = BLOCK // product.format.shared_bytes  # more of Q6_K would not fit the registers of 16 warps
+        of_block = most if idle_weights <= IDLE_WEIGHTS else min(most, -(-product.n // MULTIPROCESSORS))
         shares = product.fragments.shares
         rows = max(1, of_block // 16 // shares)
         warps = -(-of_block // (rows * shares))

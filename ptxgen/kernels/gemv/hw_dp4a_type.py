@@ -57,6 +57,9 @@ and 1860 (H100)."""
 NO_RING: Final[Mapping[str, Any]] = {"ring": 0, "holds_next": False}
 """Of whoever has another geometry than the kernel that it is made of."""
 
+MOST_RESIDENT: Final = 2048
+"""Threads of a multiprocessor."""
+
 MOST_SLOTS: Final = 32
 """Of a ring: more are of no use."""
 
@@ -73,10 +76,10 @@ class HwDp4aType(DigitGemvType):
     or four times as many, with the bits of a whole warp. The loads of the first `ahead` steps of weights are issued before the
     activations are touched; with `pdl` before the wait for the kernel that writes them (programmatic dependent launch, sm_90
     and later), which takes more registers: between other kernels it is slower. A multiprocessor's registers hold
-    resident_threads threads. With `turns` a warp takes so many times as many rows, some after others, while the activations
-    stay in shared memory (turns.py), which must hold all of a single row's. With `ring` weights are copied ahead into so many
-    slots of shared memory a warp (weight_ring.py), on sm_90 and later, where `ahead` says nothing; with `holds_next`, too, the
-    launch behind may start when the blocks have their sums, and not at once. `between` says that.
+    resident_threads threads, of Q6_K half as many. With `turns` a warp takes so many times as many rows, some after others,
+    while the activations stay in shared memory (turns.py), which must hold all of a single row's. With `ring` weights are
+    copied ahead into so many slots of shared memory a warp (weight_ring.py), on sm_90 and later, where `ahead` says nothing;
+    with `holds_next`, too, the launch behind may start when the blocks have their sums, and not at once. `between` says that.
 
     normed: the activations are an RMSNorm that is not complete: digits, scales and sums stand for gamma * x, and this kernel
     multiplies the scales by 1 / sqrt(mean(x^2) + eps), with the bits of rmsnorm_digits and the kernel without `normed`.
@@ -118,7 +121,7 @@ class HwDp4aType(DigitGemvType):
         require(self, "num_warps", high=32)
         require(self, "rows_per_warp", high=8)
         require(self, "ahead", high=8)
-        require(self, "resident_threads", high=2048)
+        require(self, "resident_threads", high=MOST_RESIDENT)
         require(self, "turns", high=WARP_SIZE)
         require(self, "ring", low=0, high=MOST_SLOTS)
         require(self, "row_parts", high=MOST_RANKS)
@@ -216,6 +219,12 @@ class HwDp4aType(DigitGemvType):
         return Fragments.of_shares(self.format, self.k)
 
     @property
+    def threads_at_once(self) -> int:
+        """Threads whose registers a multiprocessor holds. A lane that loads bytes which others have their codes in, too, takes
+        as many times the registers, and has as many times the values in flight."""
+        return max(1, self.resident_threads // self.format.shared_bytes)
+
+    @property
     def chain(self) -> int:
         return self.fragments.steps * self.runs + (WARP_SIZE.bit_length() - 1)
 
@@ -262,7 +271,7 @@ class HwDp4aType(DigitGemvType):
         429 by q, k and v of the 1B, 83 of 1632 lost by all products of Qwen2.5-7B."""
         if self.activation_rows > 1:
             return False
-        together = blocks_at_once(self.num_warps * WARP_SIZE, self.resident_threads)
+        together = blocks_at_once(self.num_warps * WARP_SIZE, self.threads_at_once)
         return self.fragments.steps <= self.ahead and -(-self.n // self.block_rows) <= together
 
     @property
@@ -304,7 +313,7 @@ class HwDp4aType(DigitGemvType):
 
     def launch(self) -> LaunchConfig:
         threads = self.num_warps * WARP_SIZE
-        resident = max(1, self.resident_threads // threads)
+        resident = max(1, self.threads_at_once // threads)
         blocks = -(-self.n // self.block_rows)
         room = RING_ROOM if self.ring else 0
         return LaunchConfig(blocks, threads, resident, early=self.pdl, dynamic_shared=self.asked_for, shared_room=room)

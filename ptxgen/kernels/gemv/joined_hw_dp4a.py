@@ -63,7 +63,7 @@ class JoinedHwDp4aGemv(Joined, HwDp4aGemv):
             return None
         for rounds, rows, slots in product((1, self.most_rounds), range(1, MOST_ROWS + 1), (2, 1)):
             one = self._of_ring(rows)
-            at_once = blocks_at_once(one.launch().threads, one.resident_threads)
+            at_once = blocks_at_once(one.launch().threads, one.threads_at_once)
             ringed = one.ringed(slots, slots) if one.launch().blocks <= rounds * at_once else None
             if ringed is not None and ringed.launch().resident * ringed.launch().dynamic_shared <= RING_SHARED:
                 return ringed

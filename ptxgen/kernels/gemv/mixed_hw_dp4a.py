@@ -12,7 +12,7 @@ from ptxgen.dsl.kernel_type import HIDDEN, LaunchConfig, Signature
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import REPACKED, Format, find
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.hw_dp4a_type import NO_RING, blocks_at_once
+from ptxgen.kernels.gemv.hw_dp4a_type import MOST_RESIDENT, NO_RING, blocks_at_once
 from ptxgen.kernels.gemv.joined_hw_dp4a import JoinedHwDp4aGemv
 from ptxgen.kernels.gemv.shared_digits import chunks
 from ptxgen.kernels.joined import LastMatrix
@@ -63,12 +63,11 @@ class MixedHwDp4aGemv(JoinedHwDp4aGemv):
         shared memory at once, and where a large GPU would have the blocks in more rounds than MOST_ROUNDS."""
         if any(len(chunks(one.format, one.k, 1, one.digits)) > 1 for one in (kernel, other)):
             return None
-        last_results = other.rows_per_warp * other.fragments.shares * kernel.turns
+        last_rows = max(1, other.rows_per_warp // other.format.shared_bytes)  # with the registers of the first format's rows
+        last_results = last_rows * other.fragments.shares * kernel.turns
         fit = same.n >= kernel.warp_results and last_results <= min(other.n, WARP_SIZE)
         settings = {**kernel.parameters(), "turns": kernel.turns if fit else 1, **NO_RING}
-        mixed = cls(
-            **settings, format=kernel.format, n2=same.n, n3=other.n, last=other.format, last_rows_per_warp=other.rows_per_warp
-        )
+        mixed = cls(**settings, format=kernel.format, n2=same.n, n3=other.n, last=other.format, last_rows_per_warp=last_rows)
         launch = mixed.launch()
         return mixed if launch.grid[0] <= MOST_ROUNDS * blocks_at_once(launch.threads, RESIDENT) else None
 
@@ -90,7 +89,12 @@ class MixedHwDp4aGemv(JoinedHwDp4aGemv):
         """The kernels of the blocks of both formats."""
         shared = {name: value for name, value in self.parameters().items() if name not in ("n", "n2", "n3", *OWN)}
         first = _First(**shared, format=self.format, n=self.n, n2=self.n2)
-        own = {"rows_per_warp": self.last_rows_per_warp, "before": first.row_blocks}
+        own = {
+            "rows_per_warp": self.last_rows_per_warp,
+            "before": first.row_blocks,
+            # As many threads at once as of the first.
+            "resident_threads": min(MOST_RESIDENT, self.resident_threads * self.last.shared_bytes),
+        }
         return first, _Last(**shared | own, format=self.last, n=self.n3)
 
     @property

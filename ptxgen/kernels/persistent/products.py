@@ -4,13 +4,15 @@ they go."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import Final
 
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index, SharedPart
 from ptxgen.dsl.value import Value
+from ptxgen.kernels.gemv.chunks import Raw
 from ptxgen.kernels.gemv.fragments import FragmentLane
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.persistent.part_table import NEVER, Field, StreamPart
@@ -18,6 +20,11 @@ from ptxgen.kernels.persistent.segments import PIECE
 from ptxgen.kernels.persistent.staged_activations import StagedActivations
 from ptxgen.kernels.persistent.stages import Goal, Stage
 from ptxgen.kernels.persistent.weight_stream import WeightStream
+from ptxgen.target import MAX_REGISTERS
+
+MOST_LOADED: Final = MAX_REGISTERS * 3 // 8
+"""Registers that hold weights of a step as they were loaded. Where the rows of a warp would take more (Q6_K), as many rows as
+take no more are added before the next are loaded."""
 
 
 class Products:
@@ -102,18 +109,28 @@ class Products:
         k, lane, fragments = self.k, self.lane, self.segments.fragments
         number = segment * self.segments.steps + step
         block: Index = lane.block
-        inside: AbstractContextManager[None] = nullcontext()
+        inside: Value | None = None
         if fragments.rest:  # lanes without a block in the row's last step take the last one, for nothing
             left = k.u32(self.segments.k // fragments.format.block) - number * fragments.blocks
-            block, inside = k.min(lane.block, left - 1), k.when(k.u32(lane.block) < left)
-        raw = [lane.load(k, lane.of_block(advance(start, step, fragments.bytes), block)) for start in starts]
-        loaded()
-        with inside:
-            runs = [lane.unpack(k, one) for one in raw]
-            activations = self.read(number)
-            # Three digits of a whole fragment's activations would fill the registers, as in chunks.py.
-            count = len(runs[0])
-            share = count if self.stage.digits < 3 else 1
-            for start in range(0, count, share):
-                for row, total in zip(runs, totals, strict=True):
-                    k.assign(total, activations.add(row[start : start + share], total))
+            block, inside = k.min(lane.block, left - 1), k.u32(lane.block) < left
+        places = [lane.of_block(advance(start, step, fragments.bytes), block) for start in starts]
+        first = lane.load(k, places[0])
+        at_once = max(1, MOST_LOADED // len(first))
+        for begin in range(0, len(places), at_once):
+            of_rows = totals[begin : begin + at_once]
+            raw = [first if place is places[0] else lane.load(k, place) for place in places[begin : begin + at_once]]
+            if begin + at_once >= len(places):
+                loaded()
+            with nullcontext() if inside is None else k.when(inside):
+                self._add_rows(raw, of_rows, number)
+
+    def _add_rows(self, raw: Raw, totals: Sequence[Value], number: Index) -> None:
+        """Add what was loaded of a step of some rows, the step of this number, to their sums."""
+        runs = [self.lane.unpack(self.k, one) for one in raw]
+        activations = self.read(number)
+        # Three digits of a whole fragment's activations would fill the registers, as in chunks.py.
+        count = len(runs[0])
+        share = count if self.stage.digits < 3 else 1
+        for start in range(0, count, share):
+            for row, total in zip(runs, totals, strict=True):
+                self.k.assign(total, activations.add(row[start : start + share], total))

@@ -38,12 +38,15 @@ def gated(n: int, k: int = 4096, format: str = "q8_0_aligned") -> KernelType:
     return kernel.with_weight_ring() or kernel
 
 
-@pytest.mark.parametrize(("every", "of", "k"), [(8, 53, 256), (1, 3, 4096), (4, 256, 1536)])
-def test_the_lines_of_these_rows_are_asked_for_and_no_other(every: int, of: int, k: int) -> None:
+@pytest.mark.parametrize(
+    ("every", "of", "k", "own"),
+    [(8, 53, 256, 512), (1, 3, 4096, 512), (4, 256, 1536, 512), (8, 53, 256, 4096)],  # the last is of more steps than are ahead
+)
+def test_the_lines_of_these_rows_are_asked_for_and_no_other(every: int, of: int, k: int, own: int) -> None:
     """Each asked line is counted in the matrix instead."""
     count = -(-of // every)
     kernel = find("hw_dp4a_q8_0_aligned_gemv_residual_normed").make(
-        k=512, n=k, digits=3, out_digits=3, num_warps=8, rows_per_warp=4, asks=count, asks_every=every, asks_of=of
+        k=own, n=k, digits=3, out_digits=3, num_warps=8, rows_per_warp=4, asks=count, asks_every=every, asks_of=of
     )
     arguments: dict[str, Any] = {**inputs(kernel)}
     for name in kernel.borrowed:

@@ -29,8 +29,8 @@ SHORT = [
     ("Q4_K", 512, 8),
     ("Q4_K", 256, 8),
     ("Q5_K", 1024, 16),
-    ("Q6_K", 512, 16),
-    ("Q6_K", 256, 8),
+    ("Q6_K", 1024, 16),
+    ("Q6_K", 512, 8),
     ("Q6_K_ALIGNED", 1024, 16),
     ("Q8_0", 256, 16),
     ("Q8_0", 96, 8),
@@ -84,7 +84,7 @@ def test_a_sum_of_negative_zeros_is_zero_as_it_is_with_the_zeros_of_other_lanes(
 
 @pytest.mark.parametrize(
     ("format", "k"),
-    [("Q4_K", 1024), ("Q4_K", 512), ("Q6_K", 256), ("Q6_K_ALIGNED", 1024), ("Q8_0", 128), ("Q8_0_ALIGNED", 256)],
+    [("Q4_K", 1024), ("Q4_K", 512), ("Q6_K", 1024), ("Q6_K_ALIGNED", 1024), ("Q8_0", 128), ("Q8_0_ALIGNED", 256)],
 )
 def test_shares_take_the_words_that_a_warp_takes_of_one_long_row(format: str, k: int) -> None:
     short = HwDp4aGemv(ALL[format], k=k, n=8, num_warps=1, rows_per_warp=1)

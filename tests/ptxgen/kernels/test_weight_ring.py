@@ -11,6 +11,7 @@ import pytest
 
 from ptxgen.dsl.kernel_type import RING_SHARED, KernelType
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a_type import LATE_FROM
 from ptxgen.kernels.gemv.weight_ring import Slots
@@ -191,8 +192,8 @@ def chosen(kernel: KernelType) -> dict[str, Any] | None:
     return None if ringed is None else {name: value for name, value in ringed.parameters().items() if name in names}
 
 
-def plain(format: str, k: int, n: int) -> HwDp4aGemv:
-    kernel = find(f"hw_dp4a_{format}_gemv").make(k=k, n=n, digits=3)
+def plain(format: str, k: int, n: int, digits: int = 3) -> HwDp4aGemv:
+    kernel = find(f"hw_dp4a_{format}_gemv").make(k=k, n=n, digits=digits)
     assert isinstance(kernel, HwDp4aGemv)
     return kernel
 
@@ -252,16 +253,27 @@ def test_others_have_a_ring_where_a_block_a_multiprocessor_has_all_rows_or_activ
 
 
 @pytest.mark.parametrize("format", ["q4k", "q6k", "q8_0", "q8_0_aligned"])
-def test_gate_and_up_that_load_into_registers_spill_nothing(format: str) -> None:
+def test_products_that_load_into_registers_spill_nothing(format: str) -> None:
+    targets = (Target(90),) if format.endswith("aligned") else (Target(75), Target(90))  # whose tables repack, and all others
     pairs = set()
-    for k, n, digits in ((2048, 8192, 3), (3072, 8192, 3), (4096, 14336, 3), (4096, 14336, 2)):
-        gate = find(f"hw_dp4a_{format}_gemv").make(k=k, n=n, digits=digits)
-        gated = gate.gated(gate, digits)
-        assert gated is not None
-        if gated.with_weight_ring() is None:
-            pairs.add(gated.parameters()["pairs"])
-            assert assemble(emit(gated, Target(90), early=True).text, Target(90)).spill_stores == 0, (k, digits)
+    for k, n, digits in ((2048, 8192, 3), (3072, 8192, 3), (4096, 14336, 3), (4096, 14336, 2), (18944, 3584, 3)):
+        product = plain(format, k, n, digits)
+        for one in (product.gated(product, digits), product.with_residual_norm(digits), product.joined([product])):
+            if one is not None and one.with_weight_ring() is None:
+                if isinstance(one, GatedHwDp4aGemv):
+                    pairs.add(one.pairs)
+                for target in targets:
+                    assert assemble(emit(one, target, early=target.sm >= 90).text, target).spill_stores == 0, (one, target)
     assert pairs == {"q4k": set(), "q6k": {1}, "q8_0": {1}, "q8_0_aligned": {1, 2}}[format]
+
+
+@pytest.mark.parametrize("last", ["q6k", "q6k_aligned"])
+def test_products_of_two_formats_spill_nothing(last: str) -> None:
+    for k, n in ((4096, 1024), (3584, 512)):
+        mixed = plain("q4k", k, k).joined([plain("q4k", k, n), plain(last, k, n)])
+        assert mixed is not None
+        for target in (Target(75), Target(90)):
+            assert assemble(emit(mixed, target).text, target).spill_stores == 0, (mixed, target)
 
 
 @pytest.mark.parametrize("format", ["q4k", "q5k", "q6k_aligned", "q8_0_aligned"])
