@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -98,23 +99,7 @@ def write_shape(
 ) -> None:  # fmt: skip
     """Write a model of these dimensions in one of MIXES; `vocabulary` and `distinct` as write_q4_k_m."""
     writer = gguf.GGUFWriter(path, s.architecture)
-    writer.add_name(f"synthetic {name}")
-    writer.add_block_count(s.layers)
-    writer.add_context_length(s.context)
-    writer.add_embedding_length(s.hidden)
-    writer.add_feed_forward_length(s.ff)
-    writer.add_head_count(s.heads)
-    writer.add_head_count_kv(s.kv_heads)
-    writer.add_key_length(s.head_dim)
-    writer.add_value_length(s.head_dim)
-    writer.add_rope_dimension_count(s.head_dim)
-    writer.add_rope_freq_base(s.rope_base)
-    writer.add_layer_norm_rms_eps(s.eps)
-    writer.add_vocab_size(s.vocab)
-    if vocabulary:
-        add_vocabulary(writer, s.vocab)
-    else:
-        writer.add_tokenizer_model("none")
+    _add_metadata(writer, s, name, vocabulary=vocabulary)
     tensors = list(_tensors(s, MIXES[mix]))
 
     def values(number: int) -> NDArray[np.generic]:
@@ -133,6 +118,52 @@ def write_shape(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def write_hollow(s: Shape, path: Path, mix: str, *, name: str = "model") -> None:
+    """As write_shape, with matrices of zeros, which take no room on a file system that keeps holes as holes: for looking at
+    what a model launches, without its weights."""
+    writer = gguf.GGUFWriter(path, s.architecture)
+    _add_metadata(writer, s, name, vocabulary=False)
+    rng = np.random.default_rng(0)
+    nbytes, vectors = 0, {}
+    for tensor, shape, type in _tensors(s, MIXES[mix]):
+        size = 4 * shape[0] if type == F32 else shape[0] * FORMATS[type].row_bytes(shape[1])
+        if type == F32:
+            vectors[nbytes] = _vector(tensor, shape[0], s, rng)
+        writer.add_tensor_info(tensor, shape, np.dtype(np.float32), size, raw_dtype=gguf.GGMLQuantizationType[type])
+        nbytes += -(-size // writer.data_alignment) * writer.data_alignment
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        start = -(-end // writer.data_alignment) * writer.data_alignment
+        file.truncate(start + nbytes)
+        for place, vector in vectors.items():
+            file.seek(start + place)
+            file.write(vector.tobytes())
+
+
+def _add_metadata(writer: gguf.GGUFWriter, s: Shape, name: str, *, vocabulary: bool) -> None:
+    writer.add_name(f"synthetic {name}")
+    writer.add_block_count(s.layers)
+    writer.add_context_length(s.context)
+    writer.add_embedding_length(s.hidden)
+    writer.add_feed_forward_length(s.ff)
+    writer.add_head_count(s.heads)
+    writer.add_head_count_kv(s.kv_heads)
+    writer.add_key_length(s.head_dim)
+    writer.add_value_length(s.head_dim)
+    writer.add_rope_dimension_count(s.head_dim)
+    writer.add_rope_freq_base(s.rope_base)
+    writer.add_layer_norm_rms_eps(s.eps)
+    writer.add_vocab_size(s.vocab)
+    if vocabulary:
+        add_vocabulary(writer, s.vocab)
+    else:
+        writer.add_tokenizer_model("none")
 
 
 def _sources(tensors: Sequence[tuple[str, tuple[int, ...], str]], distinct: int | None) -> list[int]:

@@ -1,5 +1,6 @@
 """golden/ptx: the text of the first sample shape of each kernel, so that no text changes unseen. NAME.ptx holds it whole for
-REPRESENTATIVES, which a reviewer reads; digests.json has the SHA-256 of every kernel's text by target."""
+REPRESENTATIVES, which a reviewer reads; digests.json has by target the SHA-256 of every kernel's text in its canonical form,
+which names and comments are no part of (tests/oracle/texts.py)."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import Nonconformity
 from ptxgen.target import DEFAULT, Target
 from ptxgen.toolchain.module import emit
+from tests.oracle.texts import canonical
 from tests.paths import GOLDEN
 from tests.ptxgen.kernels.catalogue import REPRESENTATIVES
 
@@ -26,7 +28,7 @@ Texts = Mapping[str, str]
 """By target, the text of a kernel. The whole text that is kept is the first, that for the oldest GPU."""
 
 Digests = dict[str, dict[str, str]]
-"""By kernel and target, the SHA-256 of a text in hexadecimal."""
+"""By kernel and target, the SHA-256 of a text's canonical form in hexadecimal."""
 
 
 def texts(kernel: KernelType) -> Texts:
@@ -49,7 +51,7 @@ def check(name: str, texts: Texts, folder: Path = FOLDER) -> None:
             diff = difflib.unified_diff(*lines, f"golden/ptx/{whole.name}", "now", lineterm="")
             raise Nonconformity("\n".join([f"the text of {name} changed:", *diff]))
     known = digests(folder).get(name, {})
-    changed = [target for target, text in texts.items() if known.get(target) != _digest(text)]
+    changed = [target for target, digest in digests_of(texts).items() if known.get(target) != digest]
     if changed:
         raise Nonconformity(f"the text of {name} for {', '.join(changed)} is not that of golden/ptx/digests.json")
 
@@ -61,7 +63,7 @@ def update(name: str, texts: Texts, folder: Path = FOLDER) -> None:
         (folder / f"{name}.ptx").write_text(next(iter(texts.values())), encoding="ascii")
     with _opened(folder, "a+", fcntl.LOCK_EX) as file:
         known = _read(file)
-        known[name] = {target: _digest(text) for target, text in texts.items()}
+        known[name] = digests_of(texts)
         lines = (f"  {json.dumps(kernel)}: {json.dumps(known[kernel])}" for kernel in sorted(known))
         file.truncate(0)
         file.write("{\n" + ",\n".join(lines) + "\n}\n")
@@ -80,5 +82,6 @@ def _read(file: IO[str]) -> Digests:
     return held
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
+def digests_of(texts: Texts) -> dict[str, str]:
+    """By target, that of the text's canonical form."""
+    return {target: hashlib.sha256(canonical(text).encode("ascii")).hexdigest() for target, text in texts.items()}

@@ -12,7 +12,7 @@ from tests.ptxgen.kernels.catalogue import REPRESENTATIVES
 from tests.ptxgen.kernels.golden_texts import TARGETS, check, digests, update
 
 WHOLE, DIGEST = "q4k_gemv", "q5k_gemv"
-TEXTS = {target.name: f"// one\n.target {target}\n" for target in TARGETS}
+TEXTS = {target.name: f"// one\n.target {target}\nret;\n" for target in TARGETS}
 
 
 @pytest.fixture
@@ -30,6 +30,10 @@ def test_a_text_that_was_kept_passes(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["digests.json", f"{WHOLE}.ptx"]
 
 
+def test_the_digest_is_of_what_a_text_does(folder: Path) -> None:
+    check(DIGEST, {target: text.replace("one", "two") for target, text in TEXTS.items()}, folder)
+
+
 def test_a_changed_text_is_shown_as_a_diff(folder: Path) -> None:
     changed = {target: text.replace("one", "two") for target, text in TEXTS.items()}
     with pytest.raises(Nonconformity, match=r"the text of q4k_gemv changed:\n(.*\n)*-// one\n\+// two"):
@@ -40,7 +44,7 @@ def test_a_changed_text_is_shown_as_a_diff(folder: Path) -> None:
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 def test_a_changed_digest_is_told_with_the_kernel_and_the_target(name: str, target: str, folder: Path) -> None:
     with pytest.raises(Nonconformity, match=rf"the text of {name} for {target} is not that of golden/ptx/digests.json"):
-        check(name, {**TEXTS, target: "// another\n"}, folder)
+        check(name, {**TEXTS, target: "exit;\n"}, folder)
 
 
 def test_a_kernel_of_which_nothing_was_kept_fails(folder: Path) -> None:
@@ -54,6 +58,6 @@ def test_an_update_changes_that_kernel_alone_also_beside_others(folder: Path) ->
     names = [f"kernel_{number}" for number in range(8)]
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda name: update(name, TEXTS, folder), names))
-    update(WHOLE, dict.fromkeys(TEXTS, "// new\n"), folder)
+    update(WHOLE, dict.fromkeys(TEXTS, "exit;\n"), folder)
     assert set(digests(folder)) == {WHOLE, DIGEST, *names}
     assert digests(folder)[DIGEST] == before != digests(folder)[WHOLE]
