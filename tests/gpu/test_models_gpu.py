@@ -29,13 +29,16 @@ def emulator() -> Iterator[Device]:
 
 @pytest.fixture(scope="session")
 def record(pytestconfig: pytest.Config) -> Iterator[dict[str, object]]:
-    """What the GPU gave; written to the folder of --record-models, for CI to hold the emulator against."""
+    """What the GPU gave; written to the folder of --record-models, for CI to hold the emulator against. Models that did not run
+    keep what was recorded there."""
     found: dict[str, object] = {}
     yield found
     folder = pytestconfig.getoption("--record-models")
     if folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / "model_logits.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        path = Path(folder) / "model_logits.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(before | found, indent=1, sort_keys=True) + "\n")
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
