@@ -11,7 +11,7 @@ from executor.api.gemv import digits_of, require_one_input
 from executor.api.positions import row_positions
 from executor.base.arguments import instance, whole
 from executor.choice.strategies import has_form_for_rows
-from executor.launch.launch import require_apart
+from executor.launch.checks import require_apart
 from executor.layers.activations import AttentionRows
 from executor.layers.attention import rotate_rows
 from executor.layers.gemv import project

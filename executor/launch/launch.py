@@ -3,22 +3,29 @@ Plan, which runs again for a few microseconds. What a kernel does with its argum
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from executor.base.errors import LaunchError
-from executor.device.parameters import ParameterBlock, scalar_fault
+from executor.device.parameters import ParameterBlock
 from executor.device.protocol import Device, DeviceLaunch, Grid, LoadedKernel, Node
+from executor.launch.checks import (
+    check_buffer,
+    check_geometry,
+    check_life,
+    check_names,
+    check_overlap,
+    check_room,
+    check_scalar,
+    direction_of,
+)
 from executor.launch.dependencies import MemoryAccess
 from executor.memory.buffers import DeviceAllocation, GpuBuffer, Writes
-from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Scalar, Signature
+from ptxgen.dsl.kernel_type import Array, KernelType, Scalar, Signature
 from ptxgen.dsl.stamps import NAME as STAMPS
 from ptxgen.dsl.stamps import stamped_signature
-from ptxgen.errors import ArgumentError
-from ptxgen.target import MAX_BLOCK, MAX_GRID, MAX_THREADS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,21 +98,21 @@ class Plan:
     ) -> None:  # fmt: skip
         signature = self._signature = kernel.signature()
         launch = kernel.launch()
-        _check_geometry(kernel, launch.grid, launch.block)
-        _check_names(kernel, signature, arguments)
+        check_geometry(kernel, launch.grid, launch.block)
+        check_names(kernel, signature, arguments)
         self._buffers: dict[str, GpuBuffer] = {}
         for name, argument in signature.items():
             value = arguments[name]
             if isinstance(argument, Array):
-                self._buffers[name] = _check_buffer(kernel, name, argument, value, launcher.device)
-            elif reason := _scalar_fault(argument, value):
-                raise LaunchError(f"{kernel}: argument {name} ({argument}) is {reason}")
-        _check_overlap(kernel, signature, self._buffers)
+                self._buffers[name] = check_buffer(kernel, name, argument, value, launcher.device)
+            else:
+                check_scalar(kernel, name, argument, value)
+        check_overlap(kernel, signature, self._buffers)
         self.kernel = kernel
         self.ranks = launch.ranks
         self.place = place
         self.loaded = launcher.modules.load(kernel, early=early)
-        _check_room(kernel, launch, self.loaded, launcher.device)
+        check_room(kernel, launch, self.loaded, launcher.device)
         self._early = early
         self._launcher = launcher
         self.device = launcher.device
@@ -175,8 +182,7 @@ class Plan:
                 raise LaunchError(
                     f"{self.kernel}: {name} is not a scalar of this kernel, so a plan cannot replace it; its scalars: {allowed}"
                 )
-            if reason := _scalar_fault(argument, value):
-                raise LaunchError(f"{self.kernel}: argument {name} ({argument}) is {reason}")
+            check_scalar(self.kernel, name, argument, value)
         for name, value in scalars.items():
             self._parameters.set(name, value)  # type: ignore[arg-type]
             self._arguments[name] = value
@@ -194,7 +200,7 @@ class Plan:
         loaded, parameters = self.loaded, self._parameters
         if stamps is not None:
             loaded = self._launcher.modules.load(self.kernel, early=self._early, stamped=True)
-            _check_room(self.kernel, self.kernel.launch(), loaded, self.device)  # it takes more registers
+            check_room(self.kernel, self.kernel.launch(), loaded, self.device)  # it takes more registers
             parameters = _packed(stamped_signature(self.kernel), {**self._arguments, STAMPS: stamps})
         return Node(loaded, self._grid, self._block, parameters, after, early, self.ranks)
 
@@ -202,7 +208,7 @@ class Plan:
     def accesses(self) -> list[MemoryAccess]:
         """The memory that the kernel reads and writes."""
         return [
-            MemoryAccess(b.allocation.writes, b.pointer, b.pointer + b.nbytes, _direction(self._signature, name) != "in")
+            MemoryAccess(b.allocation.writes, b.pointer, b.pointer + b.nbytes, direction_of(self._signature, name) != "in")
             for name, b in self._buffers.items()
         ]
 
@@ -215,7 +221,7 @@ class Plan:
         """LaunchError if a buffer was freed since the arguments were checked."""
         if self.device.frees != self._frees:
             for name, buffer in self._buffers.items():
-                _need_life(self.kernel, name, buffer)
+                check_life(self.kernel, name, buffer)
             self._frees = self.device.frees
 
     def report(self) -> None:
@@ -322,102 +328,3 @@ def _packed(signature: Signature, arguments: Mapping[str, Any]) -> ParameterBloc
     for name, value in arguments.items():
         parameters.set(name, value.pointer if isinstance(value, GpuBuffer) else value)
     return parameters
-
-
-def _scalar_fault(argument: Scalar, value: object) -> str:
-    if isinstance(value, GpuBuffer):
-        return f"the buffer {value}; must be a number"
-    try:
-        return scalar_fault(argument, value)
-    except ArgumentError as error:
-        return str(error)
-
-
-def _check_geometry(kernel: KernelType, grid: Grid, block: Grid) -> None:
-    for what, sizes, limits in (("grid", grid, MAX_GRID), ("block", block, MAX_BLOCK)):
-        if not all(1 <= size <= limit for size, limit in zip(sizes, limits, strict=True)):
-            raise LaunchError(f"{kernel}: {what} {sizes} is out of range; from (1, 1, 1) to {limits}")
-    if block[0] * block[1] * block[2] > MAX_THREADS:
-        raise LaunchError(f"{kernel}: block {block} has {block[0] * block[1] * block[2]} threads; at most {MAX_THREADS}")
-
-
-def _check_room(kernel: KernelType, launch: LaunchConfig, loaded: LoadedKernel, device: Device) -> None:
-    """Blocks that wait for each other must be there all at once."""
-    if launch.cooperative and launch.blocks > (most := device.most_blocks(loaded, launch.block)):
-        raise LaunchError(
-            f"{kernel}: the {launch.blocks} blocks of grid {launch.grid} wait for each other, and {device.name} holds {most} "
-            "at once; write it with fewer blocks, or with blocks that take less (threads, registers, shared memory)"
-        )
-
-
-def _check_names(kernel: KernelType, signature: Signature, arguments: Iterable[str]) -> None:
-    names = set(arguments)
-    missing = [name for name in signature if name not in names]
-    extra = sorted(names - set(signature))
-    if extra:
-        near = difflib.get_close_matches(extra[0], missing or signature, n=1)
-        hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(signature) or 'none'}"
-        raise LaunchError(f"{kernel} has no argument {extra[0]}{hint}")
-    if missing:
-        raise LaunchError(f"{kernel} needs {', '.join(f'{name} ({signature[name]})' for name in missing)}")
-
-
-def _check_buffer(kernel: KernelType, name: str, expected: Array, value: object, device: Device) -> GpuBuffer:
-    def fault(text: str) -> LaunchError:
-        return LaunchError(f"{kernel}: argument {name} {text}")
-
-    if not isinstance(value, GpuBuffer):
-        raise fault(f"is a {type(value).__name__}; must be a GpuBuffer {expected} (GpuBuffer.from_numpy uploads an array)")
-    if value.device is not device:
-        raise fault(f"is {value.other_label}; must be of this one, on {device.name}")
-    _need_life(kernel, name, value)
-    if value.dtype != expected.dtype or value.shape != expected.shape:
-        raise fault(f"is {value.dtype}{list(value.shape)}; must be {expected}")
-    if value.pointer == 0:
-        raise fault("is a null pointer")
-    if expected.direction != "in" and value.allocation.read_only:
-        raise fault(f"({value}) is written, but is memory of another library that is read-only")
-    end = value.allocation.base + value.allocation.nbytes
-    if value.pointer < value.allocation.base or value.pointer + expected.nbytes > end:
-        raise fault(f"needs {expected.nbytes} bytes, but its memory ends after {end - value.pointer}")
-    if value.pointer % expected.align:
-        raise fault(f"starts at {value.pointer:#x}; must be on a {expected.align}-byte boundary")
-    return value
-
-
-def _need_life(kernel: KernelType, name: str, buffer: GpuBuffer) -> None:
-    if not buffer.alive:
-        raise LaunchError(f"{kernel}: argument {name} ({buffer}) was freed")
-
-
-def require_apart(what: object, read: Mapping[str, GpuBuffer], written: Mapping[str, GpuBuffer]) -> None:
-    """LaunchError if `what` would write memory that it reads, whichever of its launches does which."""
-    for output, there in written.items():
-        for input, here in read.items():
-            if here.pointer < there.pointer + there.nbytes and there.pointer < here.pointer + here.nbytes:
-                raise LaunchError(
-                    f"{what}: {output} ({there}) overlaps {input} ({here}) in memory; "
-                    f"{output} is written, so it needs memory of its own"
-                )
-
-
-def _check_overlap(kernel: KernelType, signature: Signature, buffers: Mapping[str, GpuBuffer]) -> None:
-    """A kernel that writes an argument may assume that no other argument sees it."""
-    spans = sorted((buffer.pointer, buffer.pointer + buffer.nbytes, name) for name, buffer in buffers.items())
-    for i, (_, end, name) in enumerate(spans):
-        for start, _, other in spans[i + 1 :]:
-            if start >= end:
-                break
-            directions = {n: _direction(signature, n) for n in (name, other)}
-            written = [n for n, direction in directions.items() if direction != "in"]
-            if written:
-                pair = " and ".join(f"{n} ({direction})" for n, direction in directions.items())
-                raise LaunchError(
-                    f"{kernel}: arguments {pair} overlap in memory; {written[0]} is written, so it needs memory of its own"
-                )
-
-
-def _direction(signature: Signature, name: str) -> str:
-    argument = signature[name]
-    assert isinstance(argument, Array)
-    return argument.direction

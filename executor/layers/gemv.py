@@ -10,7 +10,7 @@ from math import prod
 from typing import Any, Final, NamedTuple
 
 from executor.base.errors import LaunchError
-from executor.launch.launch import require_apart
+from executor.launch.checks import require_apart
 from executor.layers.batched import gemv_of_rows, takes_rows, tiles
 from executor.layers.calls import LaunchQueue, scratch_of
 from executor.layers.gather import messages
