@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from executor.model.scheduling.scheduler import SchedulerStatus
+from executor.model.scheduling.status import SchedulerStatus
 from executor.serve.worker import End
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

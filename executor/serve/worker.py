@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from executor.device.owner import OwnerThread
 from executor.model.logprobs import TokenLogprob
 from executor.model.scheduling.request import Request
-from executor.model.scheduling.scheduler import Scheduler, SchedulerStatus
+from executor.model.scheduling.scheduler import Scheduler
+from executor.model.scheduling.status import SchedulerStatus
 from executor.model.scheduling.token_sequence import Piece, Stopped, Usage
 from ptxgen.errors import PtxGenError
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Self
 
@@ -24,8 +22,9 @@ from executor.model.sampling import Sampler
 from executor.model.scheduling.arrival import TextTokens, new_sequence
 from executor.model.scheduling.continuous_batch import ContinuousBatch, Share
 from executor.model.scheduling.request import Request
+from executor.model.scheduling.status import SchedulerStatus, Tally
 from executor.model.scheduling.step_start import BatchAhead, StepStarter
-from executor.model.scheduling.token_sequence import Stopped, TokenSequence, Waiting
+from executor.model.scheduling.token_sequence import Stopped, TokenSequence
 from executor.model.scheduling.verify import Drafter, accepted
 from executor.model.step import Allowed, Draw, Scores, StepEngine
 from executor.text.grammar import Grammar, compute_together
@@ -33,27 +32,6 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class SchedulerStatus:
-    """What a scheduler has and did. finished: sequences by the reason; waiting: what the first queued sequence waits for;
-    pages: held by sequences, idle ones that are still found, free ones; rows: of all steps, of which prompt_rows were of
-    prompts, and of what was computed again."""
-
-    queued: int
-    running: int
-    finished: dict[Stopped, int]
-    waiting: Waiting
-    pages_held: int
-    pages_idle: int
-    pages_free: int
-    steps: int
-    rows: int
-    prompt_rows: int
-    preemptions: int
-    drafted_tokens: int
-    accepted_tokens: int
 
 
 class Scheduler:
@@ -91,8 +69,7 @@ class Scheduler:
             self.pool, min(engine.slots, engine.rows), engine.rows, self.prompt_rows, engine.paying_rows
         )  # fmt: skip
         self._arrived = 0
-        self._steps = self._rows = self._prompt_rows = self._drafted = self._agreed = 0
-        self._finished: Counter[Stopped] = Counter()
+        self._tally = Tally()
         self._ahead: BatchAhead | None = None
         self._stepping = False
         self._turn: asyncio.Future[None] | None = None
@@ -201,21 +178,7 @@ class Scheduler:
 
     def status(self) -> SchedulerStatus:
         """What it has and did."""
-        return SchedulerStatus(
-            queued=len(self._batch.queue),
-            running=len(self._batch.running),
-            finished={reason: count for reason, count in self._finished.items() if count},
-            waiting=self._batch.queue[0].waiting if self._batch.queue else "",
-            pages_held=self.pool.held,
-            pages_idle=self.pool.idle,
-            pages_free=self.pool.free,
-            preemptions=self._batch.preemptions,
-            steps=self._steps,
-            rows=self._rows,
-            prompt_rows=self._prompt_rows,
-            drafted_tokens=self._drafted,
-            accepted_tokens=self._agreed,
-        )
+        return SchedulerStatus.of(self._batch, self.pool, self._tally)
 
     def close(self) -> None:
         """Cancel all sequences; nothing can be submitted any more. ModelError in a callback."""
@@ -285,10 +248,7 @@ class Scheduler:
         except Exception as error:
             self._fail_step(shares, error)
             return
-        self._steps += 1
-        counted = [share for share in shares if share.sequence.state == "running"]
-        self._rows += sum(share.rows for share in counted)
-        self._prompt_rows += sum(share.rows for share in counted if not share.decodes)
+        self._tally.count_step(shares)
         at = 0
         for share in shares:
             if share.sequence.state == "running":  # no callback of this step has cancelled it
@@ -365,7 +325,7 @@ class Scheduler:
         else:
             found = [sequence.chosen(scores.logits(at))]
         if share.draft:
-            self._drafted += len(share.draft)
+            self._tally.drafted_tokens += len(share.draft)
             sequence.learn(len(share.draft), len(found) - 1)
         for drafted, token in zip_longest(share.draft[: len(found)], found):
             stopped = sequence.accept(token)
@@ -374,7 +334,7 @@ class Scheduler:
                 self._end(sequence, stopped)
             if stopped != "eos":
                 sequence.agreed += token == drafted
-                self._agreed += token == drafted
+                self._tally.accepted_tokens += token == drafted
                 if sequence.on_token is not None:
                     sequence.on_token(token)
             if sequence.state != "running":
@@ -395,8 +355,6 @@ class Scheduler:
         self._end(sequence, "failed", error)
 
     def _end(self, sequence: TokenSequence, stopped: Stopped, error: Exception | None = None) -> None:
-        if sequence.stopped is not None:  # its callback failed at the last token
-            self._finished.subtract([sequence.stopped])
+        self._tally.count_end(sequence, stopped)
         self._batch.remove(sequence)
         sequence.end(stopped, error)
-        self._finished[stopped] += 1
