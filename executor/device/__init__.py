@@ -57,7 +57,7 @@ def _gpu(spec: str) -> str:
 
 def open_devices(specs: Sequence[str], *, sanitize: bool = False) -> Device:
     """Open several devices as one (several.py): "cuda:0", "cuda:1" and so on, or "emulator" as often as is wanted. One is that
-    device itself. By what they gather the environment says (gathers.py). Raises ArgumentError for none, too many, one GPU
+    device itself. By what they gather the environment says (gather_choice.py). Raises ArgumentError for none, too many, one GPU
     twice, devices that are not alike and "auto"; DeviceError if one is not there, or GPUs cannot reach each other's memory and
     NCCL is not installed, or cannot be set up. Nothing stays open then."""
     from executor.device.several import MOST_RANKS, SeveralDevices

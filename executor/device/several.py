@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from executor.base.errors import DeviceError, DeviceFailed
 from executor.device.allocations import ALIGNMENT, Allocations
-from executor.device.gathers import Gather, choose
+from executor.device.gather_choice import choose
+from executor.device.gathers import Gather
 from executor.device.no_sharing import NoSharing
 from executor.device.owner import OwnerThread
 from executor.device.parameters import ParameterBlock
@@ -59,7 +60,7 @@ class SeveralDevices(Device):
     is a DeviceFailed from then on, which tells of the first cause on every rank that has one."""
 
     def __init__(self, devices: Sequence[Device], gathers: str | int | None = None) -> None:
-        """gathers: as `choose` of gathers.py takes it."""
+        """gathers: as `choose` of gather_choice.py takes it."""
         first = devices[0]
         self.devices = tuple(devices)
         self.ranks = len(devices)

@@ -145,5 +145,5 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> FakeNccl:
     for module in ("cuda", "nccl"):
         monkeypatch.setattr(f"executor.device.{module}.driver", lambda: driver)
     monkeypatch.setattr("executor.device.nccl.core", lambda: (nccl, nccl))
-    monkeypatch.setattr("executor.device.gathers.installed", lambda: True)
+    monkeypatch.setattr("executor.device.gather_choice.installed", lambda: True)
     return nccl

@@ -16,7 +16,8 @@ from executor.base.environment import settings
 from executor.base.errors import DeviceError, MissingExtra
 from executor.device import open_devices
 from executor.device.emulated import EmulatedDevice
-from executor.device.gathers import PEERS, Gathers, choose
+from executor.device.gather_choice import choose
+from executor.device.gathers import PEERS, Gathers
 from executor.device.nccl import core
 from executor.device.several import SeveralDevices
 from executor.launch.launch import Launcher
@@ -95,7 +96,7 @@ def test_who_asks_for_kernels_of_ours_gets_no_other(asked: str, nccl: FakeNccl, 
 
 def test_without_a_way_and_without_nccl_both_are_named(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.gpus, driver.apart = 3, {(0, 2), (2, 0)}
-    monkeypatch.setattr("executor.device.gathers.installed", lambda: False)
+    monkeypatch.setattr("executor.device.gather_choice.installed", lambda: False)
     with pytest.raises(DeviceError, match=r"between cuda:0 .* and cuda:2 ") as refused:
         open_devices(["cuda:0", "cuda:1", "cuda:2"])
     assert 'NCCL gathers without it: pip install "nccl4py' in str(refused.value)
