@@ -1,4 +1,4 @@
-"""The choice of how devices gather, made once for all of them: what is asked for, else what they reach and what is installed."""
+"""The choice of how devices gather, once for all of them: what is asked for, else what they reach and what is installed."""
 
 from __future__ import annotations
 

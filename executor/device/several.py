@@ -5,20 +5,20 @@ theirs (`peers`)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from numpy.typing import NDArray
 
-from executor.base.errors import DeviceError, DeviceFailed
+from executor.base.errors import DeviceError
 from executor.device.allocations import ALIGNMENT, Allocations
 from executor.device.gather_choice import choose
 from executor.device.gathers import Gather
+from executor.device.group import DeviceGroup
 from executor.device.no_sharing import NoSharing
-from executor.device.owner import OwnerThread
 from executor.device.parameters import ParameterBlock
 from executor.device.protocol import (
     NCCL_GATHER,
@@ -35,7 +35,6 @@ from executor.device.protocol import (
     ReadInto,
     ReadOwn,
 )
-from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
     from executor.device.cuda import CudaDevice
@@ -47,43 +46,27 @@ MOST_RANKS: Final = 8
 RANK: Final = "rank"
 """The scalar of a launch that has to do with other ranks: which one it is."""
 
-T = TypeVar("T")
 
-
-class SeveralDevices(Device):
+class SeveralDevices(DeviceGroup, Device):
     """The ranks 0, 1, ... as one device: an allocation has as many bytes on each, at an address that is none of theirs;
     uploads, fills, copies, kernels and graphs are done by all, in one order; what is read is read from rank 0. See
     protocol.Device.
 
     They must be of one kind and one GPU model, and belong to this from now on: it closes them. `gathers` says by what they
-    gather. A fault of one, or a launch that not all of them have started, is the end of all: everything but `free` and `close`
-    is a DeviceFailed from then on, which tells of the first cause on every rank that has one."""
+    gather. A fault of one, or a launch that not all of them have started, is the end of all (DeviceGroup): everything but
+    `free` and `close` is a DeviceFailed from then on."""
 
     def __init__(self, devices: Sequence[Device], gathers: str | int | None = None) -> None:
         """gathers: as `choose` of gather_choice.py takes it."""
+        super().__init__(devices)
         first = devices[0]
-        self.devices = tuple(devices)
-        self.ranks = len(devices)
-        self.name = f"{self.ranks} devices ({', '.join(device.name for device in devices)})"
-        self.closed = False
-        self.cause = ""
-        """Of the fault that has broken them."""
         self.frees = 0
         self.waits = 0
         self.reason = ""
         self.target, self.wants_lines, self.sanitize = first.target, first.wants_lines, first.sanitize
-        self.owner = OwnerThread(self.name)
         self.allocations = Allocations(self.name)
         self._next = FIRST_ADDRESS
-        for device in devices:
-            if (device.kind, device.build) != (first.kind, first.build):
-                raise ArgumentError(
-                    f"{device.name} is another kind of device than {first.name}: {device.build}, {first.build}; "
-                    "the devices of one model must be alike"
-                )
-            device.owner = self.owner
         self.gathers = choose(devices, gathers)
-        self._nccl: NcclGroup | None = None
         if self.gathers.nccl:
             from executor.device.nccl import NcclGroup
 
@@ -92,10 +75,6 @@ class SeveralDevices(Device):
 
     def reach(self, other: Device) -> None:
         raise DeviceError(f"{self.name} reach each other, and not {other.name}")
-
-    @property
-    def kind(self) -> Literal["cuda", "emulator"]:
-        return self.devices[0].kind
 
     @property
     def build(self) -> str:
@@ -295,84 +274,12 @@ class SeveralDevices(Device):
         for device in self.devices:
             device.close()
 
-    def _give_back(self, call: Callable[[], None]) -> None:
-        """Of what has failed, one that is broken gives nothing back."""
-        with suppress(*(DeviceError,) * bool(self.cause)):
-            call()
-
-    def _enter(self, doing: str, *, immediate: bool = False) -> None:
-        if self.closed:
-            raise DeviceError(f"{self.name} are closed; {doing} needs open devices")
-        self.owner.check(doing, immediate=immediate)
-        if self.cause:
-            raise DeviceFailed(f"{self.name} have failed and refuse {doing}; {self.cause}", self.cause)
-
-    def each(self, doing: str, call: Callable[[int, Device], T], *, immediate: bool = False) -> list[T]:
-        """What the call gives for each rank."""
-        self._enter(doing, immediate=immediate)
-        try:
-            given = [call(rank, device) for rank, device in enumerate(self.devices)]
-        except DeviceFailed as error:
-            self._fail(doing, error)
-        self._trust_gathers(doing)
-        return given
-
-    def first(self, doing: str, call: Callable[[Device], T]) -> T:
-        """What the call gives for rank 0."""
-        self._enter(doing, immediate=True)
-        try:
-            given = call(self.devices[0])
-        except DeviceFailed as error:
-            self._fail(doing, error)
-        self._trust_gathers(doing)
-        return given
-
     def _of_rank(self, parameters: ParameterBlock, rank: int) -> ParameterBlock:
         """The parameters of a launch as one rank has them."""
         own = parameters.moved(partial(self._own, rank=rank))
         if own.has(RANK):
             own.set(RANK, rank)
         return own
-
-    def _start(self, doing: str, calls: Sequence[Callable[[], None]]) -> None:
-        """Have all ranks start the same. What not all have started leaves the others waiting for them, so it is the end."""
-        self._enter("launching", immediate=True)
-        if self._nccl is not None and self._nccl.cause:
-            self._fail(doing, DeviceError(self._nccl.cause))
-        started = 0
-        try:
-            with nullcontext() if self._nccl is None else self._nccl.starting():
-                for call in calls:
-                    call()
-                    started += 1
-        except Exception as error:
-            self._fail(doing, error, started if len(calls) > 1 else None)
-        except BaseException:
-            if self.kind == "cuda":
-                self.cause = f"an interrupt came while {doing}, which not all may have started"
-            if self._nccl is not None:
-                self._nccl.abort(self.cause)
-            raise
-
-    def _fail(self, doing: str, error: Exception, rank: int | None = None) -> NoReturn:
-        """From now on nothing works; says so once, with what each rank that failed has to say."""
-        if self._nccl is not None:  # else who waits for a gather would wait for ever
-            self._nccl.abort(str(error))
-        failed = {} if rank is None else {rank: str(error)}
-        for number, device in enumerate(self.devices):
-            try:
-                device.synchronize()
-            except DeviceError as fault:
-                failed.setdefault(number, fault.cause if isinstance(fault, DeviceFailed) else str(fault))
-        if failed:  # who has not failed tells of who waited for whom
-            failed |= {number: "has ended all that it was given" for number in range(self.ranks) if number not in failed}
-        told = [f"rank {number} ({self.devices[number].name}): {text}" for number, text in failed.items()]
-        self.cause = "; ".join(told) or str(error)
-        raise DeviceFailed(
-            f"{doing} failed on {self.name}: {self.cause}\n"
-            "all that was on them is lost, weights, keys and values; close them and open them anew",
-            self.cause,
-        ) from error
 
     @property
     def _gathering(self) -> NcclGroup:
@@ -392,11 +299,6 @@ class SeveralDevices(Device):
             return self._gathering.captured(self._gather(node.parameters))
         except DeviceError as error:
             self._fail(doing, error)
-
-    def _trust_gathers(self, doing: str) -> None:
-        """The end, if a gather of NCCL's may have ended without the others."""
-        if self._nccl is not None and (trouble := self._nccl.trouble()):
-            self._fail(doing, DeviceError(trouble))
 
     def _close_nccl(self) -> None:
         """Before the devices, and after all that holds gathers of it."""
