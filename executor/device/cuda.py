@@ -7,7 +7,6 @@ import ctypes
 import gc
 import logging
 import sys
-import threading
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -17,15 +16,13 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from executor.base.errors import DeviceError, DeviceFailed, NoPeerAccess
-from executor.device.allocations import Allocations
-from executor.device.cuda_context import LAUNCH_HISTORY, PrimaryContext, driver_message
-from executor.device.cuda_event import CudaEvent, EventPool
+from executor.base.errors import DeviceError, NoPeerAccess
+from executor.device.cuda_context import driver_message
+from executor.device.cuda_event import CudaEvent
 from executor.device.cuda_gpu import GpuFacts, assembly_target, driver
 from executor.device.cuda_graph import CudaGraph
 from executor.device.cuda_module import CudaModules
-from executor.device.cuda_stream import CurrentStream
-from executor.device.owner import OwnerThread
+from executor.device.open_gpu import OpenGpu
 from executor.device.parameters import ParameterBlock
 from executor.device.pinned import PAGE, Fetches, PinnedFetch, Readback, Staging
 from executor.device.protocol import (
@@ -50,11 +47,10 @@ STAGED_FROM = (64 << 10) + 1
 
 _dropped: deque[CudaDevice] = deque()
 """Devices that nobody has any more and nobody closed."""
-_current = threading.local()  # .context: the PrimaryContext that is current on this thread
 _log = logging.getLogger(__name__)
 
 
-class CudaDevice(Device):
+class CudaDevice(OpenGpu, Device):
     """GPU number `ordinal`. See protocol.Device. stream: where its work goes, as stream_handle takes it, instead of one that is
     made; it must outlive the device.
 
@@ -68,31 +64,18 @@ class CudaDevice(Device):
     sanitize = False
 
     def __init__(self, ordinal: int = 0, stream: object | None = None) -> None:
-        self.closed = True  # until it is open
         _close_dropped()
-        self._cuda = cuda = driver()
+        cuda = driver()
         facts = GpuFacts.read(cuda, ordinal)
-        self.ordinal, self.name, self.product = facts.ordinal, facts.name, facts.product
-        self._gpu = facts.handle
-        self.gpu, self.target = facts.gpu, facts.target
+        super().__init__(cuda, facts)
+        self.product, self.gpu, self.target = facts.product, facts.gpu, facts.target
         self.multiprocessors, self.clock_mhz, self.driver_version = facts.multiprocessors, facts.clock_mhz, facts.driver_version
         self.reason = ""
-        self.frees = 0
-        self.waits = 0
-        self.owner = OwnerThread(self.name)
-        self.allocations = Allocations(self.name)
         self._modules = CudaModules(cuda, self._checked, self.name, facts.shared_bytes)
         self._staging: Staging | None = None
         self._pages: Readback | None = None
         self._fetches: Fetches | None = None
         self._graphs: list[CudaGraph] = []
-        self._launched: deque[object] = deque(maxlen=LAUNCH_HISTORY)  # since the last wait
-        self._launches = 0
-        self._cooperative = False  # whether blocks of one of them wait for each other
-        self._peers = False  # whether one of them waits for other devices
-        self._context, self._handle = PrimaryContext.join(cuda, ordinal, facts.handle, self, self.name)
-        self._events = EventPool(cuda, self._checked)
-        self._stream = CurrentStream(cuda, self._events, self._checked, self.name)
         self._sharing = CudaSharing(self, cuda, self._stream, self._events, self._checked)
         self.closed = False
         try:
@@ -101,11 +84,6 @@ class CudaDevice(Device):
         except BaseException:
             self.close()
             raise
-
-    @property
-    def failed(self) -> bool:
-        """Whether a fault has broken the device."""
-        return bool(self._context.cause)
 
     @property
     def build(self) -> str:
@@ -335,12 +313,7 @@ class CudaDevice(Device):
         return float(self._checked(timed, "reading a time")) / 1e3
 
     def synchronize(self) -> None:
-        self.enter("waiting")
-        self.waits += 1
-        self._checked(self._cuda.cuStreamSynchronize(self._stream.handle), "waiting for the work")
-        self._launched.clear()
-        self._cooperative = self._peers = False
-        self.owner.run_deferred()
+        super().synchronize()
         self._sharing.release_all()
 
     def close(self) -> None:
@@ -350,7 +323,7 @@ class CudaDevice(Device):
         cuda = self._cuda
         self.closed = True
         self.frees += 1
-        _current.context = None
+        self._forget_current()
         steps: list[tuple[Any, ...]] = []
         if not self.failed:
             steps += [cuda.cuCtxSetCurrent(self._handle)]
@@ -397,51 +370,6 @@ class CudaDevice(Device):
         if self._pages is None:
             self._pages = Readback(self._cuda, self._stream, self._checked)
         return self._pages
-
-    def _note_launch(self, work: object) -> None:
-        self._launched.append(work)
-        self._launches += 1
-
-    def _wait_for(self, launches: int, event: Any) -> None:
-        """Wait for the event of a fetch, which comes after so many launches of the device."""
-        self.enter("waiting for a copy")
-        self.waits += 1
-        self._checked(self._cuda.cuEventSynchronize(event), "waiting for a copy")
-        while len(self._launched) > self._launches - launches:
-            self._launched.popleft()
-        self.owner.run_deferred()
-
-    def enter(self, doing: str, *, immediate: bool = False) -> None:
-        """Pass the checks of the owner, and make this device's context the current one of the thread."""
-        if self.closed:
-            raise DeviceError(f"{self.name} is closed; {doing} needs an open device")
-        self.owner.check(doing, immediate=immediate)
-        if cause := self._context.cause:
-            raise DeviceFailed(f"{self.name} has failed and refuses {doing}; it failed with: {cause}", cause)
-        if getattr(_current, "context", None) is not self._context:
-            self._checked(self._cuda.cuCtxSetCurrent(self._handle), "entering the context")
-            _current.context = self._context
-
-    def enter_anew(self, doing: str, *, immediate: bool = False) -> None:
-        """`enter`, where a library that was called since may have made its own context the thread's current one."""
-        _current.context = None
-        self.enter(doing, immediate=immediate)
-
-    def checked_stream(self, handle: int) -> int:
-        """A caller's stream, if work can go there; errors as CurrentStream.checked."""
-        return self._stream.checked(handle, self._handle)
-
-    def _checked(self, result: tuple[Any, ...], doing: str) -> Any:
-        """The values of a driver call. Raises DeviceError with the driver's words and what was being done; DeviceFailed from a
-        fault on."""
-        status, *values = result
-        if status:
-            doing = f"{doing} on {self.name}"
-            raise self._failure(status, doing)
-        return values[0] if len(values) == 1 else tuple(values)
-
-    def _failure(self, status: Any, doing: str) -> DeviceError:
-        return self._context.failure(status, doing, self._launched, self.name, cooperative=self._cooperative, peers=self._peers)
 
 
 def _close_dropped() -> None:

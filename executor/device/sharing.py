@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from executor.base.errors import DeviceError
 from executor.device.allocations import BorrowedMemory
 from executor.device.cuda_event import Check, CudaEvent, EventPool
 from executor.device.cuda_stream import CurrentStream
+from executor.device.open_gpu import OpenGpu
 from executor.device.protocol import MemorySharing
-
-if TYPE_CHECKING:
-    from executor.device.cuda import CudaDevice
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +33,7 @@ class Hold:
 class CudaSharing(MemorySharing):
     """Of one device; `cuda` is cuda.bindings.driver. What only the device calls needs its context to be the current one."""
 
-    def __init__(self, device: CudaDevice, cuda: Any, stream: CurrentStream, events: EventPool, check: Check) -> None:
+    def __init__(self, device: OpenGpu, cuda: Any, stream: CurrentStream, events: EventPool, check: Check) -> None:
         self.dlpack_device = 2, device.ordinal
         self._stream = stream
         self._device = device
