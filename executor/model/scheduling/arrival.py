@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Protocol
 
 from executor.base.arguments import described, instance, tokens, whole
@@ -35,37 +36,37 @@ class TextTokens(Protocol):
         """A decoder for ids that arrive one by one."""
 
 
+@dataclass(frozen=True)
+class RequestSettings:
+    """The settings of a request as Scheduler.submit takes them, not checked yet."""
+
+    max_tokens: int
+    sampler: Sampler | None
+    seed: int | None
+    stop: str | Collection[str]
+    stop_tokens: Collection[int] | None
+    spelt: Collection[int]
+    grammar: Grammar | None
+    logprobs: int | None
+    prompt_logprobs: int | None
+    on_token: Callable[[int], None] | None
+
+
 def new_sequence(
-    number: int,
-    engine: StepEngine,
-    pool: PagePool,
-    tokenizer: TextTokens,
-    prompt: object,
-    *,
-    max_tokens: int,
-    sampler: Sampler | None,
-    seed: int | None,
-    stop: str | Collection[str],
-    stop_tokens: Collection[int] | None,
-    spelt: Collection[int],
-    grammar: Grammar | None,
-    logprobs: int | None,
-    prompt_logprobs: int | None,
-    on_token: Callable[[int], None] | None,
+    number: int, engine: StepEngine, pool: PagePool, tokenizer: TextTokens, prompt: object, settings: RequestSettings
 ) -> TokenSequence:
-    """The sequence of a request, which is the scheduler's `number`-th; its settings, and errors, are those of
-    Scheduler.submit."""
+    """The sequence of a request, which is the scheduler's `number`-th. Errors as Scheduler.submit."""
     ids = _prompt(engine, tokenizer, prompt)
-    limit = whole("max_tokens", max_tokens, 1 if prompt_logprobs is None else 0)
-    ends = tokenizer.eos_ids if stop_tokens is None else tokens("stop_tokens", stop_tokens, engine.vocab)
-    sampler = Sampler() if sampler is None else instance("sampler", sampler, Sampler)
+    limit = whole("max_tokens", settings.max_tokens, 1 if settings.prompt_logprobs is None else 0)
+    ends = tokenizer.eos_ids if settings.stop_tokens is None else tokens("stop_tokens", settings.stop_tokens, engine.vocab)
+    sampler = Sampler() if settings.sampler is None else instance("sampler", settings.sampler, Sampler)
     sampler.adjustments.require(engine.vocab)
-    seed = sampler.seed if seed is None else whole("seed", seed, 0, MAX_SEED)
+    seed = sampler.seed if settings.seed is None else whole("seed", settings.seed, 0, MAX_SEED)
     seed = secrets.randbits(64) if seed is None else seed
-    if on_token is not None and not callable(on_token):
-        raise ArgumentError(f"on_token is {described(on_token)}; allowed: a function of a token id")
+    if settings.on_token is not None and not callable(settings.on_token):
+        raise ArgumentError(f"on_token is {described(settings.on_token)}; allowed: a function of a token id")
     _check_pages(engine, pool, len(ids), limit)
-    stops = StopStrings(stop)
+    stops = StopStrings(settings.stop)
     pieces = tokenizer.stream() if stops.any or tokenizer.has_text else None
     return TokenSequence(
         number=number,
@@ -73,12 +74,12 @@ def new_sequence(
         limits=Limits(limit, frozenset(ends), engine.context),
         sampler=sampler.with_seed(seed),
         seed=seed,
-        text=AnswerText(pieces, stops, tokens("spelt", spelt, engine.vocab)),
+        text=AnswerText(pieces, stops, tokens("spelt", settings.spelt, engine.vocab)),
         table=PageTable(pool),
-        on_token=on_token,
-        guide=None if grammar is None else _guide(grammar, tokenizer, ends),
-        top=None if logprobs is None else whole("logprobs", logprobs, 0),
-        prompt_top=None if prompt_logprobs is None else whole("prompt_logprobs", prompt_logprobs, 0),
+        on_token=settings.on_token,
+        guide=None if settings.grammar is None else _guide(settings.grammar, tokenizer, ends),
+        top=None if settings.logprobs is None else whole("logprobs", settings.logprobs, 0),
+        prompt_top=None if settings.prompt_logprobs is None else whole("prompt_logprobs", settings.prompt_logprobs, 0),
     )
 
 

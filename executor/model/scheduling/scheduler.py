@@ -19,7 +19,7 @@ from executor.base.progress import Progress
 from executor.device.owner import OwnerThread
 from executor.memory.page_pool import PagePool
 from executor.model.sampling import Sampler
-from executor.model.scheduling.arrival import TextTokens, new_sequence
+from executor.model.scheduling.arrival import RequestSettings, TextTokens, new_sequence
 from executor.model.scheduling.continuous_batch import ContinuousBatch, Share
 from executor.model.scheduling.request import Request
 from executor.model.scheduling.status import SchedulerStatus, Tally
@@ -115,11 +115,19 @@ class Scheduler:
         self._owner.check("a request")
         if self._ended:
             raise ModelError(f"the scheduler takes no requests: {self._ended}")
-        sequence = new_sequence(
-            self._arrived, self.engine, self.pool, self.tokenizer, prompt, max_tokens=max_tokens, sampler=sampler, seed=seed,
-            stop=stop, stop_tokens=stop_tokens, spelt=spelt, grammar=grammar, logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs, on_token=on_token,
-        )  # fmt: skip
+        settings = RequestSettings(
+            max_tokens=max_tokens,
+            sampler=sampler,
+            seed=seed,
+            stop=stop,
+            stop_tokens=stop_tokens,
+            spelt=spelt,
+            grammar=grammar,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            on_token=on_token,
+        )
+        sequence = new_sequence(self._arrived, self.engine, self.pool, self.tokenizer, prompt, settings)
         if self._draft is not None and sequence.is_greedy:
             sequence.drafter = self._draft()
         self._arrived += 1
