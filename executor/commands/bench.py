@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -29,11 +30,13 @@ from executor.commands.session import (
 from ptxgen import __version__
 from ptxgen.commands import console
 from ptxgen.commands.completion import complete_kernels, complete_kernels_or_files
-from ptxgen.commands.options import FILE, json_option, set_option, whole_numbers
+from ptxgen.commands.options import FILE, json_option, options_as, set_option, whole_numbers
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from _typeshed import DataclassInstance
 
     from executor.measure.llama_cpp import LlamaCpp
     from executor.measure.speed import Measured, SpeedCase
@@ -42,9 +45,56 @@ if TYPE_CHECKING:
 
 
 ROUNDS: Final = 5
-OF_KERNELS: Final = ("settings", "against")
-OF_BOTH: Final = ("subject", "rounds", "plot", "device", "as_json")
-"""Options by their parameters; all others are for models alone."""
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """The options of kernels and models alike. The fields of all three are named as the command's parameters."""
+
+    subject: str
+    rounds: int | None
+    plot: Path | None
+    device: str
+    as_json: bool
+
+
+@dataclass(frozen=True)
+class KernelOptions:
+    """The options of kernels alone."""
+
+    settings: tuple[str, ...]
+    against: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The options of models alone, lists of numbers as they were written."""
+
+    tokens: int
+    prompts: str
+    depths: str
+    batches: str
+    batch_depth: int
+    chunk: int
+    vs: str | None
+    vs_args: str
+    vs_env: tuple[str, ...]
+    devices: list[str] | None
+    precision: str | None
+    kv_type: str
+    model_dir: Path | None
+
+    def cases(self) -> tuple[SpeedCase, ...]:
+        """What is timed. ArgumentError for a list that is not one of numbers."""
+        from executor.measure.speed import speed_cases
+
+        return speed_cases(
+            whole_numbers("--prompt", self.prompts, "numbers of tokens", "512,8192", low=1),
+            self.tokens,
+            whole_numbers("--depth", self.depths, "numbers of positions", "0,1024,8192", low=0),
+            whole_numbers("--batch", self.batches, "numbers of sequences", "1,2,4,8", low=1),
+            self.batch_depth,
+        )
 
 
 @click.command("bench")
@@ -88,12 +138,7 @@ OF_BOTH: Final = ("subject", "rounds", "plot", "device", "as_json")
 @kv_type_option
 @json_option("All figures as JSON, with machine, versions and command.")
 @click.pass_context
-def bench_command(
-    ctx: click.Context, subject: str, tokens: int, prompts: str, depths: str, batches: str, batch_depth: int, chunk: int,
-    rounds: int | None, vs: str | None, vs_args: str, vs_env: tuple[str, ...], plot: Path | None, device: str,
-    devices: list[str] | None, precision: str | None, kv_type: str, as_json: bool, settings: tuple[str, ...],
-    against: tuple[str, ...], model_dir: Path | None,
-) -> None:  # fmt: skip
+def bench_command(ctx: click.Context, /, **given: Any) -> None:
     """Time a model, or a kernel. A name that `ptxgen list` has is a kernel; a path (with a folder or an ending, such as
     ./model) or hf://... is a model.
 
@@ -114,17 +159,24 @@ def bench_command(
       ptxrun bench model.gguf --prompt 2048 --vs llama.cpp --vs-args '-ub 2048' --vs-env GGML_CUDA_GRAPH_OPT=1
       ptxrun bench my_q4k_gemv --set k=4096 --set n=14336 --against q4k_gemv --against mwv_q4k_gemv
     """
-    kernel = bench_kernel.kernel_named(subject)
+    options = options_as(BenchOptions, given)
+    kernel = bench_kernel.kernel_named(options.subject)
     _refuse_options(ctx, of_kernel=kernel is not None)
-    if kernel is not None:
-        bench_kernel.bench_kernel(
-            kernel, settings, against, rounds or bench_kernel.ROUNDS, device, plot, as_json=as_json
-        )  # fmt: skip
+    if kernel is None:
+        _bench_model(options, options_as(ModelOptions, given))
         return
+    alone = options_as(KernelOptions, given)
+    rounds = options.rounds or bench_kernel.ROUNDS
+    bench_kernel.bench_kernel(
+        kernel, alone.settings, alone.against, rounds, options.device, options.plot, as_json=options.as_json
+    )
+
+
+def _bench_model(options: BenchOptions, model: ModelOptions) -> None:
     from executor.device.cuda import CudaDevice
     from executor.gguf.gguf_file import GgufFile
     from executor.measure.llama_cpp import LlamaCpp
-    from executor.measure.speed import room_for, speed_cases
+    from executor.measure.speed import room_for
     from executor.measure.speed_plot import plot_speeds, require_speed_plot
     from executor.model.config import ModelConfig
     from executor.model.context import ContextLimit
@@ -132,56 +184,54 @@ def bench_command(
     from executor.model.engine import PAGE_LEN
     from executor.model.matrices import matrices
 
-    cases = speed_cases(
-        whole_numbers("--prompt", prompts, "numbers of tokens", "512,8192", low=1),
-        tokens,
-        whole_numbers("--depth", depths, "numbers of positions", "0,1024,8192", low=0),
-        whole_numbers("--batch", batches, "numbers of sequences", "1,2,4,8", low=1),
-        batch_depth,
-    )
-    if plot is not None:
-        require_speed_plot(plot)
-    words, environment = _words(vs_args), _variables(vs_env)
-    if vs is None and (words or environment):
+    cases = model.cases()
+    if options.plot is not None:
+        require_speed_plot(options.plot)
+    words, environment = _words(model.vs_args), _variables(model.vs_env)
+    if model.vs is None and (words or environment):
         raise ArgumentError("--vs-args and --vs-env are for the programs that --vs runs; add --vs llama.cpp, or leave them out")
-    if vs is not None and devices is not None:
+    if model.vs is not None and model.devices is not None:
         raise ArgumentError("--vs runs llama.cpp on the GPU of --device; leave it or --devices out")
-    path = AskedModel(subject, model_dir).path
+    path = AskedModel(options.subject, model.model_dir).path
     peer = (
         None
-        if vs is None
-        else LlamaCpp.find(path, kv_type="q8_0" if kv_type == "q8_0" else None, words=words, environment=environment)
+        if model.vs is None
+        else LlamaCpp.find(path, kv_type="q8_0" if model.kv_type == "q8_0" else None, words=words, environment=environment)
     )
     room = room_for(cases)
     with GgufFile.open(path) as file:
         weight_bytes = sum(matrix.nbytes * tensors for matrix in matrices(file) for _, tensors in matrix.roles)
         context = _context(max(room), PAGE_LEN, ContextLimit.of(ModelConfig.from_gguf(file)))
-    with session(path, device, devices=devices, context=context, precision=precision) as running:
+    with session(path, options.device, devices=model.devices, context=context, precision=model.precision) as running:
         if peer is not None and isinstance(running.model.device, CudaDevice):
             peer = peer.on(running.model.device.ordinal)
         pages = sum(-(-positions // PAGE_LEN) for positions in room)
-        shape: dict[str, Any] = {"pages": pages, "page_len": PAGE_LEN, "context": context, "kv_type": kv_type}
-        engine = running.model.engine(slots=len(room), rows=max(chunk, len(room)), **shape)
+        shape: dict[str, Any] = {"pages": pages, "page_len": PAGE_LEN, "context": context, "kv_type": model.kv_type}
+        engine = running.model.engine(slots=len(room), rows=max(model.chunk, len(room)), **shape)
         require_unwatched(engine.launcher)
-        measured = _measure(engine, cases, rounds or ROUNDS, peer, weight_bytes)
+        measured = _measure(engine, cases, options.rounds or ROUNDS, peer, weight_bytes)
         facts = _facts(path, running, engine, peer, measured, weight_bytes)
-    if as_json:
+    if options.as_json:
         console.print_json(facts)
     else:
         _show(facts, measured)
-    if plot is not None:
-        plot_speeds(measured, f"{path.name} on {facts['machine']['name']}, {facts['precision']}", plot)
+    if options.plot is not None:
+        plot_speeds(measured, f"{path.name} on {facts['machine']['name']}, {facts['precision']}", options.plot)
 
 
 def _refuse_options(ctx: click.Context, *, of_kernel: bool) -> None:
     """ArgumentError for an option that says nothing of what is timed."""
     for parameter in ctx.command.params:
         name = str(parameter.name)
-        if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE or name in OF_BOTH:
+        if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE or name in _names(BenchOptions):
             continue
-        if (name in OF_KERNELS) != of_kernel:
+        if (name in _names(KernelOptions)) != of_kernel:
             what, other = ("models", "kernel") if of_kernel else ("kernels", "model")
             raise ArgumentError(f"{parameter.opts[0]} is for {what}, and {ctx.params['subject']} is a {other}")
+
+
+def _names(kind: type[DataclassInstance]) -> set[str]:
+    return {field.name for field in fields(kind)}
 
 
 def _context(needed: int, page_len: int, limit: ContextLimit) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from math import inf
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -13,7 +14,11 @@ from ptxgen.commands.completion import complete_settings, complete_targets
 from ptxgen.errors import ArgumentError
 from ptxgen.target import ALL, Target
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Command = TypeVar("Command", bound=Callable[..., Any])
+Options = TypeVar("Options", bound="DataclassInstance")
 
 FILE: Final = click.Path(path_type=Path)
 TARGETS: Final = f"{', '.join(map(str, ALL))}, sm_90a, ..."
@@ -38,6 +43,11 @@ def parse_target(name: str | None) -> Target | None:
 def json_option(help: str = "The same facts as JSON.") -> Callable[[Command], Command]:
     """Decorator: the flag --json, as `as_json`."""
     return click.option("as_json", "--json", is_flag=True, help=help)
+
+
+def options_as(kind: type[Options], given: Mapping[str, Any]) -> Options:
+    """The options of a command that a dataclass has fields of, as that dataclass."""
+    return kind(**{field.name: given[field.name] for field in fields(kind)})
 
 
 def whole_numbers(option: str, text: str, what: str, example: str, low: float = -inf) -> list[int]:
