@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from tests.structure import FIGURES, components, deciders, kernel_classes, main
+from tests.structure import FIGURES, circles, components, deciders, kernel_classes, long_files, main
 
 
 @pytest.mark.slow
@@ -32,3 +32,9 @@ def test_who_decides_and_what_combines_is_found() -> None:
 )
 def test_a_circle_is_what_reaches_itself(edges: dict[str, set[str]], circles: list[set[str]]) -> None:
     assert sorted((one for one in components(edges) if len(one) > 1), key=min) == circles
+
+
+@pytest.mark.slow
+def test_the_executor_has_no_circle_of_files_and_no_long_one() -> None:
+    assert [circle for circle in circles() if min(circle).startswith("executor.")] == []
+    assert [file for file in long_files() if file.startswith("executor/")] == []
