@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Final
 
 import click
 import numpy as np
@@ -23,6 +23,8 @@ from ptxgen.errors import ArgumentError
 DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- gemv figures: written by benchmarks/report.py -->", "<!-- end of gemv figures -->"
 FORMATS = {"q4k": "Q4_K", "q6k": "Q6_K"}
+SHOWN: Final = ((2048, 2048), (4096, 4096), (4096, 14336), (14336, 4096), (4096, 128256))
+"""K and N of the shapes in the table; the plot shows every shape."""
 KERNEL = re.compile(rf"(?:(?P<strategy>\w+)_)?(?P<format>{'|'.join(FORMATS)})_gemv")
 
 
@@ -79,10 +81,11 @@ def rows(measured: Sequence[Figure]) -> list[list[Figure]]:
 
 
 def markdown(measured: Sequence[Figure]) -> str:
-    """A table a format: strategies down, K x N across, the best time of a shape in bold."""
+    """A table a format: strategies down, the K x N of SHOWN across, the best time of a shape in bold."""
     parts = []
-    for format in sorted({figure.format for figure in measured}):
-        chosen = [figure for figure in measured if figure.format == format]
+    shown = [figure for figure in measured if (figure.k, figure.n) in SHOWN]
+    for format in sorted({figure.format for figure in shown}):
+        chosen = [figure for figure in shown if figure.format == format]
         sizes = {(f.k, f.n): f.nbytes for f in sorted(chosen, key=lambda f: (f.nbytes, f.k))}
         least = {size: min(f.microseconds for f in chosen if (f.k, f.n) == size) for size in sizes}
         lines = [
@@ -106,7 +109,7 @@ def table_row(cells: Sequence[str]) -> str:
 def _cell(figure: Figure, least: float) -> str:
     time = f"{figure.microseconds:.3g}"
     time = f"**{time}**" if figure.microseconds == least else time
-    return f"{time}; {figure.terabytes_per_second:.2f}; {figure.share_of_floor:.0%}"
+    return f"{time}; {figure.share_of_floor:.0%}"
 
 
 def replaced(document: str, text: str, begin: str = BEGIN, end: str = END) -> str:
@@ -173,7 +176,11 @@ def main(results: tuple[Path, ...], page: Path, picture: Path) -> None:
     measured = figures(result for record in records for result in record["results"])
     if not measured:
         raise click.ClickException(f"no results of {' or '.join(FORMATS.values())} kernels in {', '.join(map(str, results))}")
-    text = replaced(page.read_text(), markdown(measured))
+    table = markdown(measured)
+    if not table:
+        shapes = ", ".join(f"{k} x {n}" for k, n in SHOWN)
+        raise click.ClickException(f"no results for any shape of the table ({shapes}) in {', '.join(map(str, results))}")
+    text = replaced(page.read_text(), table)
     plot(measured, picture)
     page.write_text(text)
 

@@ -50,7 +50,9 @@ class Cell(NamedTuple):
     most: float
 
     def __str__(self) -> str:
-        return f"{_rounded(self.median)} ({_rounded(self.least)} to {_rounded(self.most)})"
+        """With least and most where rounds differ."""
+        spread = "" if self.least == self.most else f" ({_rounded(self.least)} to {_rounded(self.most)})"
+        return f"{_rounded(self.median)}{spread}"
 
 
 def cells(records: Iterable[Record]) -> dict[str, dict[Case, Cell]]:
@@ -78,8 +80,8 @@ def _cell(speed: Mapping[str, float]) -> Cell:
 
 
 def markdown(records: Sequence[Record]) -> str:
-    """Cases down, precisions and llama.cpp across, with the ratio to llama.cpp and the share of the read limit; below it what
-    the figures are of, and how llama.cpp was run."""
+    """Cases down, precisions and llama.cpp across, with the ratio to llama.cpp and the share of the read limit; below it the
+    model, the GPU, the commits and our commands. The records have llama.cpp's commands."""
     columns = cells(records)
     theirs = columns.get("llama.cpp", {})
     precisions = [name for name in columns if name != "llama.cpp"]
@@ -105,19 +107,18 @@ def markdown(records: Sequence[Record]) -> str:
 def _footnotes(records: Sequence[Record]) -> list[str]:
     """What all figures are of, a line for each record."""
     rounds = min(result["tokens_per_second"]["rounds"] for record in records for result in record["results"])
+    said = "one round" if rounds == 1 else f"medians of {rounds} rounds (least to most)"
     notes = [
-        f"{records[0]['model']}; {machine(records[0])}; medians of {rounds} rounds (least to most). x: times llama.cpp's "
-        f"speed; of limit: of the speed at which a step only reads weights and cache.",
+        f"{records[0]['model']}; {machine(records[0])}; {said}. x: times llama.cpp's speed; of limit: of the speed at which a "
+        f"step only reads weights and cache.",
         "",
     ]
     for record in records:
         peer = record["llama_cpp"]
-        notes.append(
-            f"* `{record['precision']}`: cache in {record['kv_type']}, commit {record['commit'][:7]}, `{record['command']}`"
-        )
+        commits = f"commit {record['commit'][:7]}"
         if peer is not None:
-            said = f"llama.cpp {peer.get('build_commit', '')}, {peer.get('type_k', '')} cache"
-            notes.append(f"  beside {said}: {', '.join(f'`{command}`' for command in peer['commands'])}")
+            commits += f", llama.cpp {peer.get('build_commit', '')} (cache in {peer.get('type_k', '')})"
+        notes.append(f"* `{record['precision']}`: cache in {record['kv_type']}, {commits}, `{record['command']}`")
     return notes
 
 

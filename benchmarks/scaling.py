@@ -306,12 +306,6 @@ def _attention(c: Costs, s: Shape, share: int) -> float:
     return still + more / share * WIDTHS["attention"](s) / WIDTHS["attention"](c.of)
 
 
-def gather_for(s: Shape, ranks: int, ratio: float) -> float:
-    """Us that a gather of one row may take for a step to be `ratio` times as fast as on one GPU; negative: none will do."""
-    without = step(s, ranks=ranks, gather=lambda size, ranks: 0.0).total
-    return (step(s).total / ratio - without) / (4 * s.layers + 1)
-
-
 def gpu_hours(tokens_per_second: float, gpus: int) -> float:
     """Hours of one GPU for a million tokens: times the price of an hour, what they cost."""
     return gpus * 1e6 / tokens_per_second / 3600

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from executor.launch.modules import Modules
 
 TILE_RUN = 32
-"""Rows from which tiles are predicted to be faster on an H200 at any depth (docs/performance.md)."""
+"""Rows from which tiles are predicted to be faster on an H200 at any depth (benchmarks/LOG.md)."""
 
 
 @dataclass(frozen=True)

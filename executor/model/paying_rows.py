@@ -24,7 +24,7 @@ table only the number of such launches counts."""
 
 BESIDE: Final = 2e-6
 """Seconds for each product of what a step has beside them, whatever its rows: norms, attention, starts of launches. Of an 8B on
-an H200, docs/performance.md."""
+an H200, benchmarks/LOG.md."""
 
 
 class Product(NamedTuple):

@@ -56,7 +56,7 @@ def fetch_words(k: KernelBuilder, place: Element, count: int, **hints: str) -> t
 def stream(k: KernelBuilder, codes: Bytes, nbytes: int, **hints: str) -> tuple[Value, ...]:
     """The first `nbytes` bytes of 16-byte aligned `codes` as u32, in loads of 16 bytes, with these cache modifiers more. They
     go through the L1 cache although a weight is read once: a lane's two loads share sectors and lines, which would else be
-    fetched twice (docs/performance.md)."""
+    fetched twice (benchmarks/LOG.md)."""
     return load_pieces(k, pieces(codes, nbytes), **hints)
 
 

@@ -33,18 +33,23 @@ RESULTS = [
 ]
 
 
-def test_a_cell_holds_the_best_time_of_all_parameters_its_rate_and_its_share_of_the_floor() -> None:
+def test_a_cell_holds_the_best_time_of_all_parameters_and_its_share_of_the_floor() -> None:
     lines = markdown(figures(RESULTS)).splitlines()
     assert lines[:6] == [
         "| Q4_K | 2048 x 2048 | 4096 x 4096 |",
         "| --- | --- | --- |",
         "| MB; floor us | 2.4; 1.65 | 9.4; 3.47 |",
-        "| basic | **5**; 0.47; 33% | 13; 0.73; 27% |",
-        "| hw_dp4a, 2 digits |  | 4.3; 2.19; 81% |",
-        "| hw_dp4a, 1 digit |  | **4.2**; 2.25; 83% |",
+        "| basic | **5**; 33% | 13; 27% |",
+        "| hw_dp4a, 2 digits |  | 4.3; 81% |",
+        "| hw_dp4a, 1 digit |  | **4.2**; 83% |",
     ]
     assert lines[7] == "| Q6_K | 4096 x 4096 |"
     assert "Q8_0" not in "\n".join(lines)
+
+
+def test_the_table_has_the_shown_shapes_only() -> None:
+    shown = markdown(figures(RESULTS))
+    assert markdown(figures([*RESULTS, result("q4k_gemv", 640, 640, 5.0)])) == shown
 
 
 def test_strategies_stand_in_the_order_of_their_speed_and_not_of_the_file() -> None:
@@ -72,6 +77,14 @@ def test_results_of_other_formats_only_are_refused_and_the_page_stays(tmp_path: 
     assert done.exit_code == 1
     assert "no results of Q4_K or Q6_K kernels" in done.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other.json", "page.md"]
+
+
+def test_results_of_no_shown_shape_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(f"{BEGIN}\n{END}\n")
+    (tmp_path / "odd.json").write_text(json.dumps({"results": [result("q4k_gemv", 640, 640, 5.0)]}))
+    done = CliRunner().invoke(main, [str(tmp_path / "odd.json"), "--page", str(tmp_path / "page.md")])
+    assert done.exit_code == 1
+    assert "no results for any shape of the table (2048 x 2048, " in done.output
 
 
 def test_the_plot_names_every_strategy_and_is_the_same_file_twice(tmp_path: Path) -> None:

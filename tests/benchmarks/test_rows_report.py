@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from benchmarks import many_rows
 from benchmarks.report import replaced
-from benchmarks.rows_report import BEGIN, END, main, markdown, panels, section
+from benchmarks.rows_report import BEGIN, END, Cell, main, markdown, panels, section
 from tests.paths import ROOT
 
 
@@ -30,7 +30,7 @@ def result(kind: str, tokens: int, depth: int, sequences: int, ours: float, thei
 
 
 def record(precision: str, ours: float, theirs: float | None) -> dict[str, Any]:
-    peer = {"build_commit": "0c1e570", "type_k": "f16", "commands": ["llama-bench -m m.gguf -p 512"]}
+    peer = {"build_commit": "0c1e570", "type_k": "f16"}
     return {
         "model": "llama-3.1-8b", "precision": precision, "kv_type": "f16", "commit": "0123456789",
         "command": "ptxrun bench m.gguf", "machine": {"kind": "cuda", "product": "NVIDIA H200", "cuda_driver": "13.0"},
@@ -50,7 +50,11 @@ def test_a_row_has_both_precisions_and_the_ratio_to_the_faster_of_llama_cpp() ->
         "| one sequence at depth 0 | 300 (299 to 301) | 50% | 1.50 | 400 (399 to 401) | 50% | 2.00 | 200 (199 to 201) |",
         "| 2 sequences, depth 128 | 300 (299 to 301) | 50% | 1.50 | 400 (399 to 401) | 50% | 2.00 | 200 (199 to 201) |",
     ]
-    assert "commit 0123456, `ptxrun bench m.gguf`" in "\n".join(lines)
+    assert "commit 0123456, llama.cpp 0c1e570 (cache in f16), `ptxrun bench m.gguf`" in "\n".join(lines)
+
+
+def test_a_speed_of_one_round_has_no_spread() -> None:
+    assert str(Cell(3000, 3000, 3000)) == "3000"
 
 
 def test_without_llama_cpp_there_is_no_column_of_it() -> None:

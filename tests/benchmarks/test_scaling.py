@@ -113,12 +113,6 @@ class TestSeveralGpus:
     def test_one_gpu_gathers_nothing(self) -> None:
         assert step(EIGHT).gathers == 0
 
-    def test_what_a_gather_may_take_gives_the_speed_that_was_asked_for(self) -> None:
-        for s, ratio in ((EIGHT, 1.2), (SEVENTY, 1.6)):
-            allowed = scaling.gather_for(s, 2, ratio)
-            assert step(s).total / step(s, ranks=2, gather=lambda size, ranks: allowed).total == pytest.approx(ratio)  # noqa: B023
-        assert scaling.gather_for(EIGHT, 2, 3.0) < 0
-
     @pytest.mark.parametrize(("ranks", "words"), [(3, "8 heads cannot be split over 3"), (16, "8 heads"), (0, "over 0 GPUs")])
     def test_what_does_not_divide_is_refused(self, ranks: int, words: str) -> None:
         with pytest.raises(ArgumentError, match=words):

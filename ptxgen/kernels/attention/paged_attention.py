@@ -74,7 +74,7 @@ class Suited(NamedTuple):
 
 def suited(target: Target, *, heads: int, kv_heads: int, head_dim: int, kv_type: str) -> Suited:
     """For a model's heads. Parts enough that those of one long row fill a large GPU, and half a tile a warp with up to four
-    heads of up to 128 f32 values, were faster on an H200 at any length and number of rows (docs/performance.md). Bits do not
+    heads of up to 128 f32 values, were faster on an H200 at any length and number of rows (benchmarks/LOG.md). Bits do not
     depend on the target."""
     small = heads <= 4 * kv_heads and head_dim <= 128
     tile = TILE // 2 if small and kv_type == "f32" else TILE

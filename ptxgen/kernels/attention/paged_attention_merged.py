@@ -27,7 +27,7 @@ from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U32
 
 LEAST_SM = 90
-"""Before it the assembler writes all that has a shuffle twice (docs/performance.md), which is more than 64 KB."""
+"""Before it the assembler writes all that has a shuffle twice (benchmarks/LOG.md), which is more than 64 KB."""
 
 HANDED = ("peaks", "totals", "weighted")
 

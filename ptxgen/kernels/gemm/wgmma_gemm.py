@@ -207,7 +207,7 @@ class WgmmaGemm(SlicedGemmType):
 
     def _time(self) -> int:
         """How long a launch takes, in a unit of all for the same k, if a multiprocessor has one block at a time: rounds of
-        blocks, in each of which every warpgroup multiplies and unpacks, and the columns are copied. docs/performance.md says
+        blocks, in each of which every warpgroup multiplies and unpacks, and the columns are copied. benchmarks/LOG.md says
         how far what was measured on an H200 is from it."""
         rounds = -(-self.groups // MULTIPROCESSORS)
         columns, unpacking = self.columns * self.parts, UNPACKING_LOW if self.format.half_low else UNPACKING

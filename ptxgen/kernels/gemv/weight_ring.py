@@ -27,7 +27,7 @@ PIECE: Final = 16
 """What bulk copies start at a multiple of, and have a multiple of bytes of (PTX ISA 9.7.9.25.4.1)."""
 
 LINE: Final = 128
-"""Bytes of a line of the L2 cache. Copies of parts of lines were twice as slow (docs/performance.md)."""
+"""Bytes of a line of the L2 cache. Copies of parts of lines were twice as slow (benchmarks/LOG.md)."""
 
 BARRIER: Final = 16
 """Bytes before the weights of a slot, of which its mbarrier takes the first 8."""

@@ -37,7 +37,7 @@ STATIC_SHARED: Final = 2048
 
 
 FITTING: Final = ((16, 4, 4), *((warps, rows, rows + 1) for warps in (16, 8) for rows in (4, 3, 2)), (8, 2, 3))
-"""num_warps, rows_per_warp and slots, the best first (docs/performance.md)."""
+"""num_warps, rows_per_warp and slots, the best first (benchmarks/LOG.md)."""
 
 
 @register
