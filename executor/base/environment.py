@@ -107,7 +107,7 @@ CACHE_DIR: Final = EnvironmentVariable[Path | None](
 )
 MODEL_DIR: Final = EnvironmentVariable[Path | None](
     "PTXGEN_MODEL_DIR",
-    "where models that have a name are kept and looked up",
+    "folder of models that are fetched by name",
     "a folder; 0 for the default",
     "`models` in the cache folder",
     lambda: None,
@@ -116,7 +116,7 @@ MODEL_DIR: Final = EnvironmentVariable[Path | None](
 )
 CACHE_LIMIT: Final = EnvironmentVariable[int](
     "PTXGEN_CACHE_LIMIT_MB",
-    "size at which the compiled kernels used least recently go",
+    "size of the cache of compiled kernels; the least recently used are removed",
     "a whole number of MiB; 0 keeps no kernels",
     str(CACHE_LIMIT_MB),
     lambda: CACHE_LIMIT_MB,
@@ -134,16 +134,16 @@ WORKERS: Final = EnvironmentVariable[int](
 )
 LAUNCH_SECONDS: Final = EnvironmentVariable[int | None](
     "PTXGEN_EMULATOR_SECONDS",
-    "how long one launch on the emulator may take",
-    "a whole number of seconds; 0 for as long as it takes",
-    "as long as it takes",
+    "time limit of one launch on the emulator",
+    "a whole number of seconds; 0 for no limit",
+    "no limit",
     lambda: None,
     None,
     number,
 )
 PRECISION: Final = EnvironmentVariable[str | None](
     "PTXGEN_PRECISION",
-    "how activations are rounded where no option says it",
+    "precision of activations, unless an option sets it",
     f"{' or '.join(PRECISIONS)}; 0 for the default",
     PRECISIONS[0],
     lambda: None,
@@ -153,7 +153,7 @@ PRECISION: Final = EnvironmentVariable[str | None](
 GEMV: Final = EnvironmentVariable[str | None](
     f"PTXGEN_GEMV_{FORMAT}",
     "the kernel that multiplies weights of a format (Q4K, Q8_0, ...) by a vector",
-    "NAME or NAME:parameter=value,...; 0 for the kernel that is used anyway",
+    "NAME or NAME:parameter=value,...; 0 for the profile's choice",
     "chosen by the profile",
     lambda: None,
     None,
@@ -161,7 +161,7 @@ GEMV: Final = EnvironmentVariable[str | None](
 )
 TUNING: Final = EnvironmentVariable[Path | bool](
     "PTXGEN_TUNING",
-    "where `ptxrun tune` keeps what it measures, and what is used of it",
+    "the tuning table that `ptxrun tune` writes and models use",
     "a file; 1 for the default; 0 uses no table, not even the shipped ones",
     "a file for each GPU in the cache folder",
     lambda: True,
@@ -170,49 +170,49 @@ TUNING: Final = EnvironmentVariable[Path | bool](
 )
 BATCH_INVARIANT: Final = _switch(
     "PTXGEN_BATCH_INVARIANT",
-    "gives a token the same bits whatever other tokens are computed with it, on every device",
+    "gives a token the same bits beside any other tokens, on every device",
 )
 REPACK: Final = _switch_by_gpu(
     "PTXGEN_REPACK",
-    "puts a model's Q6_K and Q8_0 matrices into aligned blocks at loading: fewer instructions, 6.7 % more bytes of Q6_K",
+    "repacks a model's Q6_K and Q8_0 matrices into aligned blocks at loading: fewer instructions, 6.7 % more bytes of Q6_K",
 )
 MERGED_ATTENTION: Final = _switch_by_gpu(
     "PTXGEN_MERGED_ATTENTION",
-    "has each row of a step that attends on its own do so in one launch instead of two, from sm_90 on",
+    "computes attention of a row on its own in one launch instead of two (sm_90 and later)",
 )
 ROTATING_ATTENTION: Final = _switch_by_gpu(
     "PTXGEN_ROTATING_ATTENTION",
-    "has a token's queries and keys rotated, and keys and values kept, by the launch that attends, from sm_90 on",
+    "fuses RoPE and the KV write into attention (sm_90 and later)",
 )
 EARLY_LAUNCHES: Final = _switch_by_gpu(
     "PTXGEN_EARLY_LAUNCHES",
-    "has each kernel of a step started before the one before it has ended, for which it then waits (sm_90 and later)",
+    "starts each kernel of a step before its predecessor has ended: programmatic dependent launch (sm_90 and later)",
 )
 JOINED_PRODUCTS: Final = _switch_by_gpu(
     "PTXGEN_JOINED_PRODUCTS",
-    "has a token multiplied by q, k and v (which may be of another format), and by gate and up, in one launch",
+    "multiplies by q, k and v (also of different formats), and by gate and up, in one launch",
 )
 FUSED_NORMS: Final = _switch_by_gpu(
     "PTXGEN_FUSED_NORMS",
-    "has a token normalised by the products before and behind each norm, which then is no launch of its own",
+    "fuses RMSNorm into the neighbouring GEMVs",
 )
 GATED_PRODUCTS: Final = _switch_by_gpu(
     "PTXGEN_GATED_PRODUCTS",
-    "has a token multiplied by gate and up, and the one gated by the other, in one launch where the weights are of one format",
+    "fuses SwiGLU into the GEMV with gate and up, if their weights are of one format",
 )
 WEIGHT_RINGS: Final = _switch_by_gpu(
     "PTXGEN_WEIGHT_RINGS",
-    "has the weights that a token is multiplied by copied ahead into shared memory, before the kernel before has ended",
+    "prefetches a GEMV's weights into shared memory before the previous kernel has ended",
     "of sm_90 or sm_100",
 )
 PERSISTENT_LAYERS: Final = _switch(
     "PTXGEN_PERSISTENT_LAYERS",
-    "has a token go from the attention of one layer to that of the next by one launch whose blocks stay",
+    "runs everything between the attention of one layer and the next in one persistent kernel",
 )
 GATHERS: Final = EnvironmentVariable[str | int | None](
     "PTXGEN_GATHERS",
-    "by what GPUs that share a model gather: kernels of ours, which store into each other's memory, or NCCL",
-    f"{' or '.join(GATHERINGS)}, or a whole number: NCCL from so many gathered bytes on; 0 for the default",
+    "the all-gather backend of several GPUs: kernels of this package over peer access, or NCCL",
+    f"{' or '.join(GATHERINGS)}, or a whole number: NCCL from that many gathered bytes; 0 for the default",
     "peer where all GPUs reach each other, else nccl",
     lambda: None,
     None,
@@ -220,13 +220,13 @@ GATHERS: Final = EnvironmentVariable[str | int | None](
 )
 DEBUG: Final = _switch(
     "GPU_DEBUG",
-    "checks what each kernel writes for NaN and infinity, and names the first",
+    "checks the output of each kernel for NaN and infinity, and reports the first",
 )
 API_KEY: Final = EnvironmentVariable[str | None](
     "PTXGEN_API_KEY",
-    "the key that clients of `ptxrun serve` must send, where no --api-key-file says it",
+    "the key that clients of `ptxrun serve` must send, unless --api-key-file is given",
     "printable ASCII without spaces; 0 for none",
-    "none: everybody who reaches the server may ask",
+    "none: any client that reaches the server may send requests",
     lambda: None,
     None,
     key,
