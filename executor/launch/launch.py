@@ -14,7 +14,9 @@ from executor.device.parameters import ParameterBlock, scalar_fault
 from executor.device.protocol import Device, DeviceLaunch, Grid, LoadedKernel, Node
 from executor.launch.dependencies import MemoryAccess
 from executor.memory.buffers import DeviceAllocation, GpuBuffer, Writes
-from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Scalar, Signature
+from ptxgen.dsl.arguments import Array, Scalar, Signature
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.stamps import NAME as STAMPS
 from ptxgen.dsl.stamps import stamped_signature
 from ptxgen.errors import ArgumentError

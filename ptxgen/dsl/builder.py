@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ptxgen.dsl.arguments import Array, Signature
 from ptxgen.dsl.core import Core
 from ptxgen.dsl.ir import Function, Parameter
-from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Signature
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import LARGEST_ARRAY, GlobalArray, PeerArrays
 from ptxgen.dsl.printing import Printing
 from ptxgen.dsl.stamps import stamped_signature, write_stamps

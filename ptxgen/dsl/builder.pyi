@@ -7,9 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
+from ptxgen.dsl.arguments import Signature
 from ptxgen.dsl.core import Core
 from ptxgen.dsl.ir import Function, Parameter
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray, PeerArrays
 from ptxgen.dsl.printing import Printing
 from ptxgen.dsl.value import Value

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ptxgen.dsl.arguments import Signature, update
 from ptxgen.dsl.ir import Op
-from ptxgen.dsl.kernel_type import KernelType, Signature, update
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError
 from ptxgen.isa.effects import ENDS, Effect

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import EARLY_SM, KernelType, LaunchConfig
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.launch_config import EARLY_SM, LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import REPACKED, Format
 from ptxgen.kernels.gemm.block_tile import BlockTile, SharedLayout

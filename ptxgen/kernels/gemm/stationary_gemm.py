@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import EARLY_SM, KernelType, LaunchConfig
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.launch_config import EARLY_SM, LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemm.half_gemm_type import SUM_UNITS

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ptxgen.dsl.arguments import Signature, read
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Signature, read
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.weight_ring import LINE
 from ptxgen.types import U8

@@ -10,8 +10,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Signature
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Signature, Work
+from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.value import Value
 from ptxgen.formats import find
 from ptxgen.kernels.activation.elementwise import FusedSwiglu

@@ -11,8 +11,10 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Scalar, Signature, read
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import EARLY_SM, RING_SHARED, KernelType, LaunchConfig, Scalar, Signature, Work, read
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import EARLY_SM, RING_SHARED, LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import gamma

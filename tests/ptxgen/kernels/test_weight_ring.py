@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ptxgen.dsl.kernel_type import RING_SHARED, KernelType
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.launch_config import RING_SHARED
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
