@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ptxgen import emulator
 from ptxgen.arrays import numpy_dtype
 from ptxgen.dsl.arguments import Argument, Array
-from ptxgen.dsl.builder import build
+from ptxgen.dsl.build import build
 from ptxgen.dsl.ir import Function
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.emulator.layout import REDZONE

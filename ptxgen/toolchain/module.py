@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptxgen.dsl import stamps
 from ptxgen.dsl.arguments import Argument, Array
-from ptxgen.dsl.builder import build
+from ptxgen.dsl.build import build
 from ptxgen.dsl.ir import (
     DYNAMIC_SHARED,
     PRINT_ARGUMENTS,
