@@ -20,9 +20,10 @@ from ptxgen.emulator.launch_map import Touched
 from ptxgen.emulator.launching import DEFAULT_SECONDS, NO_BUDGET, EmulationError, Launch, launch_together, usual_budget
 from ptxgen.emulator.layout import REDZONE
 from ptxgen.emulator.machine import Kernel, Module, compile_module
+from ptxgen.emulator.memory_map import MemoryMap
 from ptxgen.emulator.printing import Sink
 from ptxgen.emulator.redzones import kept_apart
-from ptxgen.emulator.sanitizer import Finding, MemoryMap
+from ptxgen.emulator.sanitizer import Finding
 from ptxgen.emulator.together import MOST_BLOCKS
 from ptxgen.errors import ArgumentError
 

@@ -25,22 +25,11 @@ from ptxgen.emulator.layout import (
     Slot,
     State,
 )
+from ptxgen.emulator.memory_map import Allocation, MemoryMap
 from ptxgen.emulator.printing import Printer, Sink
 from ptxgen.emulator.runtime.reports import FindingRecord
 from ptxgen.emulator.runtime.schedule import YIELD_COST
-from ptxgen.emulator.sanitizer import (
-    NAMES,
-    PAIRS,
-    Allocation,
-    Finding,
-    FindingKind,
-    MemoryMap,
-    Other,
-    Site,
-    classify,
-    describe,
-    unflatten,
-)
+from ptxgen.emulator.sanitizer import NAMES, PAIRS, Finding, FindingKind, Other, Site, classify, describe, unflatten
 from ptxgen.emulator.scratch import QUANTUM, SANITIZED_QUANTUM, Scratch, aligned
 from ptxgen.emulator.together import MOST_BLOCKS, Turn, run_together
 from ptxgen.emulator.watch import TimeLimit

@@ -11,9 +11,10 @@ from typing import Any
 from ptxgen.emulator.facts import Facts
 from ptxgen.emulator.launching import EmulationError, Launch, Running, allowed_steps, launch_together, shape
 from ptxgen.emulator.layout import FINISHED
+from ptxgen.emulator.memory_map import Allocation, MemoryMap
 from ptxgen.emulator.printing import Sink
 from ptxgen.emulator.program import Program
-from ptxgen.emulator.sanitizer import Allocation, Finding, MemoryMap
+from ptxgen.emulator.sanitizer import Finding
 from ptxgen.emulator.scratch import Scratch, aligned
 from ptxgen.emulator.watch import Run, TimeLimit
 from ptxgen.emulator.workers import run_blocks
@@ -177,7 +178,7 @@ class Module:
         """Make the module's variables, once, with their initial values and the addresses in them."""
         if self._data is not None:
             return
-        from ptxgen.emulator.jit import module_layout
+        from ptxgen.emulator.placement import module_layout
 
         places, size = module_layout(self.program)
         self._data, self.data_address = aligned(size)
