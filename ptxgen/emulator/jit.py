@@ -17,8 +17,8 @@ from ptxgen.emulator.placement import kernel_layout
 from ptxgen.emulator.program import Program, Step
 from ptxgen.emulator.registers import Frame
 from ptxgen.emulator.runtime import barriers
+from ptxgen.emulator.runtime.builder import RuntimeFunction
 from ptxgen.emulator.runtime.bulk_copies import bulk_bytes
-from ptxgen.emulator.runtime.function import RuntimeFunction
 from ptxgen.emulator.runtime.product_checks import PRODUCTS_BYTES
 from ptxgen.emulator.runtime.queues import QUEUE_BYTES
 from ptxgen.emulator.runtime.schedule import run, warp

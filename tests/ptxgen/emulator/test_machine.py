@@ -13,7 +13,8 @@ import pytest
 from ptxgen.emulator import EmulationError, MemoryMap, codegen, compile_module, run
 from ptxgen.emulator.runtime import link
 from ptxgen.emulator.runtime.access import sorter
-from ptxgen.emulator.runtime.function import RuntimeFunction, runtime_function
+from ptxgen.emulator.runtime.builder import RuntimeFunction
+from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.errors import ArgumentError, ParseError
 from tests.ptxgen.emulator.ptx import kernel
 
