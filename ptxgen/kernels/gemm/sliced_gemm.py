@@ -183,3 +183,8 @@ def added(fours: Iterable[Sequence[Value]]) -> list[Value]:
 def apart(number: Value, count: int) -> tuple[Value, Index]:
     """The quotient and the rest of a division."""
     return (number // count, number % count) if count > 1 else (number, 0)
+
+
+def moved(k: KernelBuilder, base: Value, index: Index, stride: int) -> Value:
+    """base + index * stride."""
+    return k.mad(index, stride, base) if isinstance(index, Value) else base + index * stride if index else base
