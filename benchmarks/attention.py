@@ -21,7 +21,8 @@ from executor.device.protocol import Device
 from executor.launch.launch import Launcher, Plan
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.registry import find
 from ptxgen.types import F32, U32
 

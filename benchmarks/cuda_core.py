@@ -24,7 +24,7 @@ from executor.device.protocol import Node
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
-from ptxgen.dsl.kernel_type import Scalar, read
+from ptxgen.dsl.arguments import Scalar, read
 from ptxgen.kernels.activation.elementwise import ResidualAdd
 from ptxgen.toolchain.module import emit
 from ptxgen.types import F32, U32

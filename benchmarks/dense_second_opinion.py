@@ -36,7 +36,8 @@ from executor.measure.timing import (
     time_gemv,
 )
 from executor.memory.buffers import GpuBuffer
-from ptxgen.dsl.kernel_type import KernelType, read
+from ptxgen.dsl.arguments import read
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.formats import FORMATS, Format
 from ptxgen.kernels.accuracy import with_outlier
 from ptxgen.kernels.registry import entries, find

@@ -24,8 +24,8 @@ from executor.measure.timing import fresh_weights, time_gemv
 from ptxgen.commands.options import whole_numbers
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.gemm.held_halves import ABREAST
 from ptxgen.kernels.gemm.joined_gemm import MULTIPROCESSORS
-from ptxgen.kernels.gemm.stationary_tile import ABREAST
 from ptxgen.kernels.quantize.activation_halves import WINDOW
 from ptxgen.kernels.registry import find
 

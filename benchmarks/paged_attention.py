@@ -28,7 +28,8 @@ from executor.launch.launch import Launcher, Plan
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import PagedShape
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.attention.flash_attention import MOST_WARPS, WARPS_ALLOWED, FlashAttention, tiles_of
 from ptxgen.kernels.attention.grouped_attention import GroupedAttention, splits_for
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention

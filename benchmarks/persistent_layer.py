@@ -27,7 +27,7 @@ from executor.launch.launch import Launcher, Plan
 from executor.launch.modules import Modules
 from executor.measure.timing import FRESH_BYTES, LEAST_LAUNCHES, chain_seconds, freed
 from executor.memory.buffers import GpuBuffer
-from ptxgen.dsl.kernel_type import Array
+from ptxgen.dsl.arguments import Array
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
 

@@ -10,7 +10,8 @@ from executor.bundle.formula import TracedInt
 from executor.layers.batched import batched_gemvs, tiles
 from executor.layers.calls import KernelCall
 from executor.memory.buffers import GpuBuffer
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 
 

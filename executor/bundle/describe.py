@@ -28,7 +28,8 @@ from executor.memory.weights import Weights, load_weights
 from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig, expected_tensors
 from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.quantize.outlier_flag import OutlierFlag
 from ptxgen.target import Target
 

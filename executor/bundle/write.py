@@ -27,7 +27,8 @@ from executor.launch.bundle import FORMAT, MANIFEST, VERSION, read_manifest
 from executor.model.context import chosen_context
 from executor.model.kernel_limits import runnable_config
 from ptxgen import __version__
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble

@@ -23,7 +23,8 @@ from executor.choice.strategies import Strategy, bit_free, default_strategy, has
 from executor.choice.table import TuningEntry, TuningTable
 from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
-from ptxgen.dsl.kernel_type import EARLY_SM, RING_SHARED, KernelType
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.launch_config import EARLY_SM, RING_SHARED
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, REPACKED, Format, RepackedFormat
 from ptxgen.kernels.registry import KernelEntry, find

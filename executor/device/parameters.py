@@ -9,7 +9,7 @@ from collections.abc import Callable
 from numbers import Integral, Real
 from typing import NamedTuple
 
-from ptxgen.dsl.kernel_type import Array, Scalar, Signature
+from ptxgen.dsl.arguments import Array, Scalar, Signature
 from ptxgen.errors import ArgumentError
 from ptxgen.types import BY_NAME, DType
 

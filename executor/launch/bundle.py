@@ -17,7 +17,8 @@ from typing import Any, Final, NoReturn
 
 from executor.base.environment import PRECISIONS
 from executor.base.errors import BundleError, quoted, shown
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.files import read_regular
 from ptxgen.target import Target

@@ -10,7 +10,9 @@ from executor.base.errors import LaunchError
 from executor.device.parameters import scalar_fault
 from executor.device.protocol import Device, Grid, LoadedKernel
 from executor.memory.buffers import GpuBuffer
-from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Scalar, Signature
+from ptxgen.dsl.arguments import Array, Scalar, Signature
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.target import MAX_BLOCK, MAX_GRID, MAX_THREADS
 

@@ -23,7 +23,8 @@ from executor.launch.checks import (
 )
 from executor.launch.dependencies import MemoryAccess
 from executor.memory.buffers import DeviceAllocation, GpuBuffer, Writes
-from ptxgen.dsl.kernel_type import Array, KernelType, Scalar, Signature
+from ptxgen.dsl.arguments import Array, Scalar, Signature
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.stamps import NAME as STAMPS
 from ptxgen.dsl.stamps import stamped_signature
 

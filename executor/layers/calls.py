@@ -12,7 +12,8 @@ from executor.launch.launch import Launcher, LayerOperation, Plan
 from executor.layers.packed import Enqueue, PackedActivations
 from executor.memory.buffers import GpuBuffer, Writes
 from executor.memory.workspace import Workspace
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 
 
 class LaunchQueue(Enqueue, Protocol):

@@ -13,7 +13,8 @@ from executor.layers.calls import LaunchQueue
 from executor.layers.rows import lines
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.collective.all_gather import AllGather
 from ptxgen.kernels.collective.gather_digits import GatherDigits
 from ptxgen.kernels.collective.send_digits import SendDigits

@@ -13,7 +13,8 @@ from typing import Any, Final, Protocol
 from executor.base.errors import LaunchError
 from executor.memory.buffers import GpuBuffer, Writes
 from executor.memory.workspace import Workspace
-from ptxgen.dsl.kernel_type import Array, HalfForm, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import HalfForm, KernelType
 from ptxgen.kernels.quantize.pack_halves import PackHalves
 from ptxgen.kernels.quantize.quantize import Quantize
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields, replace
 from executor.choice.choice import NONE, Fusions, GpuProfile, reads_one_digit
 from executor.layers.batched import takes_rows
 from executor.memory.weights import LoadedWeight
-from ptxgen.dsl.kernel_type import Argument, Array, KernelType, Signature
+from ptxgen.dsl.arguments import Argument, Array, Signature
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.gemv_type import gemv_arguments

@@ -8,7 +8,8 @@ from typing import Any
 
 from executor.layers.calls import LaunchQueue, scratch_of
 from executor.memory.buffers import GpuBuffer
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 
 

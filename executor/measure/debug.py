@@ -16,7 +16,7 @@ from executor.base.errors import NumericalFault
 from executor.device.protocol import KernelRunner
 from executor.launch.launch import Launcher, LaunchRecord, LayerOperation
 from executor.memory.buffers import GpuBuffer
-from ptxgen.dsl.kernel_type import Array
+from ptxgen.dsl.arguments import Array
 from ptxgen.formats import Format
 
 WEIGHTS: Final = "w"

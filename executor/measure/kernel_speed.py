@@ -17,7 +17,8 @@ from executor.launch.launch import Launcher
 from executor.measure.profiler import Limit
 from executor.measure.timing import FRESH_BYTES, LEAST_LAUNCHES, MOST_BYTES, MOST_COPIES, WARM_UPS, freed
 from executor.memory.buffers import GpuBuffer
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.types import U8
 

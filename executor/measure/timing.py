@@ -16,7 +16,8 @@ from executor.device.protocol import Device, DeviceMemory
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, Plan
 from executor.memory.buffers import GpuBuffer
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import PtxGenError
 from ptxgen.types import U8
 

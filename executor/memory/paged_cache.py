@@ -13,7 +13,7 @@ from executor.base.errors import DeviceError
 from executor.device.protocol import DeviceMemory
 from executor.memory.buffers import GpuBuffer, free_on_error
 from executor.memory.kv_cache import KvCache, LayerCache
-from ptxgen.dsl.kernel_type import Array, Signature
+from ptxgen.dsl.arguments import Array, Signature
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.paged_attention import PagedAttention
 from ptxgen.types import U32

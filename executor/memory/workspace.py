@@ -10,7 +10,8 @@ from typing import Self
 from executor.base.errors import DeviceError
 from executor.device.protocol import DeviceMemory
 from executor.memory.buffers import GpuBuffer
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.types import F32, U8, DType
 
 

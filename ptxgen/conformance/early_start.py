@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ptxgen.dsl.kernel_type import Array, Signature
+from ptxgen.dsl.arguments import Array, Signature
 from ptxgen.emulator.flow import Flow, flow
 from ptxgen.emulator.origins import ANYWHERE, Origins
 from ptxgen.emulator.parse import parse

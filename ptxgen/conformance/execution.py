@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from ptxgen import emulator
 from ptxgen.arrays import numpy_dtype
-from ptxgen.dsl.builder import build
+from ptxgen.dsl.arguments import Argument, Array
+from ptxgen.dsl.build import build
 from ptxgen.dsl.ir import Function
-from ptxgen.dsl.kernel_type import Argument, Array, KernelType
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.emulator.layout import REDZONE
 from ptxgen.errors import Nonconformity
 from ptxgen.printable import literal

@@ -14,7 +14,9 @@ from ptxgen.arrays import numpy_dtype
 from ptxgen.conformance import refills
 from ptxgen.conformance.early_start import violations
 from ptxgen.conformance.execution import compare, emitted, emulate, inputs, written, written_again
-from ptxgen.dsl.kernel_type import EARLY_SM, Argument, Array, KernelType, Scalar, is_whole
+from ptxgen.dsl.arguments import Argument, Array, Scalar, is_whole
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.launch_config import EARLY_SM
 from ptxgen.dsl.memory import LARGEST_ARRAY
 from ptxgen.errors import Nonconformity
 from ptxgen.isa.effects import Effect

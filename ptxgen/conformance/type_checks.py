@@ -9,7 +9,8 @@ from typing import Any
 
 from ptxgen.conformance.execution import emitted
 from ptxgen.conformance.shape_checks import emulator, set_fields, signature, targets
-from ptxgen.dsl.kernel_type import Array, KernelType, is_whole
+from ptxgen.dsl.arguments import Array, is_whole
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError, Nonconformity, PtxGenError
 from ptxgen.kernels.registry import KernelEntry
 from ptxgen.target import Target

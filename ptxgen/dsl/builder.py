@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ptxgen.dsl.arguments import Array, Signature
 from ptxgen.dsl.core import Core
 from ptxgen.dsl.ir import Function, Parameter
-from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Signature
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import LARGEST_ARRAY, GlobalArray, PeerArrays
 from ptxgen.dsl.printing import Printing
-from ptxgen.dsl.stamps import stamped_signature, write_stamps
 from ptxgen.dsl.value import Value
 from ptxgen.dsl.warpgroup import Warpgroup
 from ptxgen.errors import AuthorError
@@ -118,36 +118,3 @@ def parameters(signature: Signature) -> tuple[Parameter, ...]:
         else Parameter(name, argument.dtype)
         for name, argument in signature.items()
     )
-
-
-def build(kernel: KernelType, target: Target | None = None, *, early: bool = False, stamped: bool = False) -> Function:
-    """Write the kernel for a target (KernelType.target_for). The result is not verified yet (see ptxgen.verify). early: so that
-    it may start before the launch before it has ended, as LaunchConfig.early says; unless it does so by itself, it lets the
-    next one start and then waits, before all else or where it says (KernelType.waits_inside). stamped: with the times of a
-    launch, in one more argument (stamps.py)."""
-    summary = (type(kernel).__doc__ or "").strip().splitlines()
-    early = early and not kernel.launch().early
-    signature = stamped_signature(kernel) if stamped else kernel.signature()
-    target = kernel.target_for(target)
-    k = KernelBuilder(kernel.name, signature, kernel.launch(), target, summary[0] if summary else "", early=early)
-    if early:
-        if not kernel.frees_next_inside:
-            k.let_next_launch_start()
-        if not kernel.waits_inside:
-            k.wait_for_launch_before()
-    kernel.emit(k)
-    if kernel.waits_inside and not k.waited:
-        raise AuthorError(
-            f"{kernel.name} says that it waits inside (waits_inside) and does so nowhere", None,
-            "call k.wait_for_launch_before() before it touches what launches before it write",
-        )  # fmt: skip
-    if kernel.frees_next_inside and not k.freed:
-        raise AuthorError(
-            f"{kernel.name} says that it lets the next launch start inside (frees_next_inside) and does so nowhere", None,
-            "call k.let_next_launch_start() where it needs its share of the GPU no more",
-        )  # fmt: skip
-    if stamped:
-        write_stamps(k)
-    function = k.finish()
-    function.kernel = str(kernel)
-    return function

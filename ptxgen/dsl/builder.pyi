@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
+from ptxgen.dsl.arguments import Signature
 from ptxgen.dsl.core import Core
-from ptxgen.dsl.ir import Function, Parameter
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature
+from ptxgen.dsl.ir import Parameter
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray, PeerArrays
 from ptxgen.dsl.printing import Printing
 from ptxgen.dsl.value import Value
@@ -1665,9 +1666,3 @@ class _Arguments:
 
 def parameters(signature: Signature) -> tuple[Parameter, ...]:
     """The entry's parameters for these arguments."""
-
-def build(kernel: KernelType, target: Target | None = None, *, early: bool = False, stamped: bool = False) -> Function:
-    """Write the kernel for a target (KernelType.target_for). The result is not verified yet (see ptxgen.verify). early: so that
-    it may start before the launch before it has ended, as LaunchConfig.early says; unless it does so by itself, it lets the
-    next one start and then waits, before all else or where it says (KernelType.waits_inside). stamped: with the times of a
-    launch, in one more argument (stamps.py)."""

@@ -6,12 +6,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from ptxgen.dsl.arguments import (
+    Argument,
+    Array,
+    Direction,
+    Scalar,
+    Signature,
+    addresses,
+    is_whole,
+    read,
+    update,
+    write,
+)
+from ptxgen.dsl.launch_config import EARLY_SM, RING_SHARED, LaunchConfig
 from ptxgen.errors import ArgumentError
-from ptxgen.target import ALL, DEFAULT, FIRST_PTX, MAX_REGISTERS, Target
-from ptxgen.types import U64, DType
+from ptxgen.target import ALL, DEFAULT, FIRST_PTX, Target
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,178 +30,11 @@ if TYPE_CHECKING:
 
     from ptxgen.dsl.builder import KernelBuilder
 
-Direction = Literal["in", "out", "inout"]
-
-
-def is_whole(value: object) -> bool:
-    """Whether a value is an int; a bool is not one."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-@dataclass(frozen=True)
-class Array:
-    """A pointer argument: row-major `shape` elements of `dtype` in global memory, the first on an `align`-byte boundary.
-    partial: a launch reads or writes only some of them, so the others may hold anything, NaN included. constant: no
-    launch that may still run writes it when this one starts, so a kernel that starts early may read it before it waits: the
-    host wrote it (weights), or launches behind do, for a time to come (the position of a token). settled: as constant, but that
-    the launch itself writes some elements, after its wait, which are none of those that it reads before (a cache, to which each
-    token adds a row). zeros: it holds zeros before a launch, which leaves it so. addresses_of: its elements are the addresses
-    of the argument of this name on every rank's device, in the order of the ranks (LaunchConfig.ranks), and the kernel has them
-    as arrays: `k.arg.NAME[rank]`.
-    ArgumentError if it is constant and written, settled or zeros and not both read and written, no constant u64[ranks] of
-    addresses, or an extent is no positive integer: even a kernel type without checks refuses such a shape."""
-
-    dtype: DType
-    shape: tuple[int, ...]
-    direction: Direction = "in"
-    align: int = 16
-    partial: bool = False
-    constant: bool = False
-    zeros: bool = False
-    addresses_of: str = ""
-    settled: bool = False
-
-    def __post_init__(self) -> None:
-        if self.constant and self.direction != "in":
-            raise ArgumentError(f"an array cannot be constant and {self.direction}; what a launch writes is not constant")
-        if self.settled and self.direction != "inout":
-            raise ArgumentError(f"an array cannot be settled and {self.direction}; what a launch only reads is constant")
-        if self.zeros and self.direction != "inout":
-            raise ArgumentError(f"an array of zeros before and after cannot be {self.direction}; a launch updates it")
-        # A model's launches have tens of thousands of arrays, whose extents are plain ints: these are told at once.
-        if not self.shape or any((type(extent) is not int and not is_whole(extent)) or extent <= 0 for extent in self.shape):
-            raise ArgumentError(f"no array has the shape {self.shape}; extents are positive integers")
-        if self.addresses_of and (self.dtype != U64 or len(self.shape) != 1 or not self.constant):
-            raise ArgumentError(f"the addresses of {self.addresses_of} are a constant u64[ranks], not {self}")
-
-    @property
-    def read_early(self) -> bool:
-        """Whether a kernel that starts early may read it before it waits."""
-        return self.constant or self.settled
-
-    @property
-    def size(self) -> int:
-        """Elements."""
-        return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Size in memory, in bytes."""
-        return self.size * self.dtype.bytes
-
-    def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
-
-
-@dataclass(frozen=True)
-class Scalar:
-    """A value argument; `low` and `high` bound it (inclusive) where the kernel relies on that."""
-
-    dtype: DType
-    low: float | None = None
-    high: float | None = None
-
-    def __str__(self) -> str:
-        return str(self.dtype)
-
-
-Argument = Array | Scalar
-Signature = dict[str, Argument]
-"""Arguments in the order of the entry's parameters."""
-
-
-def read(dtype: DType, *shape: int, align: int = 16, partial: bool = False, constant: bool = False) -> Array:
-    """An array that a launch reads."""
-    return Array(dtype, shape, "in", align, partial, constant)
-
-
-def write(dtype: DType, *shape: int, align: int = 16) -> Array:
-    """An array that a launch fills."""
-    return Array(dtype, shape, "out", align)
-
-
-def update(
-    dtype: DType, *shape: int, align: int = 16, partial: bool = False, zeros: bool = False, settled: bool = False
-) -> Array:  # fmt: skip
-    """An array that a launch reads and writes."""
-    return Array(dtype, shape, "inout", align, partial, zeros=zeros, settled=settled)
-
-
-def addresses(of: str, ranks: int) -> Array:
-    """Where the argument `of` lies on the device of each rank."""
-    return Array(U64, (ranks,), align=8, constant=True, addresses_of=of)
-
-
-RING_SHARED: Final = 224 * 1024
-"""Bytes of shared memory that a kernel `with_weight_ring` may ask for: nearly all that a block may have on sm_90 and sm_100."""
-
-EARLY_SM: Final = 90
-"""The oldest GPU on which a kernel can start early (see LaunchConfig)."""
-
-
-@dataclass(frozen=True)
-class LaunchConfig:
-    """How many blocks and threads. `resident` is how many blocks a multiprocessor must be able to hold at once by their
-    registers: it bounds what the assembler may use. `early`: the kernel waits for the one before it by itself
-    (griddepcontrol), so it may start before that has ended: before it has waited it may read constant and settled arguments
-    and touch nothing else, and no thread ends without having waited (conformance/early_start.py). `dynamic_shared`: bytes of
-    shared memory of a block that the launch asks for (k.dynamic_shared), beside the arrays that the builder counts; for
-    those that are too large to be static. `cooperative`: all blocks of the grid must be on the device at once, because they
-    wait for each other (k.grid_barrier). `ranks`: so many launches, each on a device of its own, are one whole: they run at
-    the same time and wait for each other (k.wait_for_peers). Each has the scalar `rank` (u32, from 0) that says which it is.
-    `shared_room`: how many bytes of what it has for shared memory and for its L1 cache a multiprocessor should keep for
-    shared memory, 0 for what the driver thinks: a hint, for kernels that follow each other. One that wants another share
-    waits until the multiprocessor is empty. `most_registers`: of a thread, 0 for as many as `resident` blocks leave; so that
-    blocks of the next kernel find some beside this one's. ArgumentError beyond 255."""
-
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    resident: int = 1
-    early: bool = False
-    dynamic_shared: int = 0
-    cooperative: bool = False
-    ranks: int = 1
-    shared_room: int = 0
-    most_registers: int = 0
-
-    def __init__(
-        self,
-        grid: int | tuple[int, ...],
-        block: int | tuple[int, ...],
-        resident: int = 1,
-        early: bool = False,
-        dynamic_shared: int = 0,
-        cooperative: bool = False,
-        ranks: int = 1,
-        shared_room: int = 0,
-        most_registers: int = 0,
-    ) -> None:
-        object.__setattr__(self, "grid", _three(grid))
-        object.__setattr__(self, "block", _three(block))
-        object.__setattr__(self, "resident", resident)
-        object.__setattr__(self, "early", early)
-        object.__setattr__(self, "dynamic_shared", dynamic_shared)
-        object.__setattr__(self, "cooperative", cooperative)
-        object.__setattr__(self, "ranks", ranks)
-        object.__setattr__(self, "shared_room", shared_room)
-        object.__setattr__(self, "most_registers", most_registers)
-        if not (is_whole(most_registers) and 0 <= most_registers <= MAX_REGISTERS):  # assemblers pass over what cannot be
-            raise ArgumentError(f"most_registers must be an integer, 0..{MAX_REGISTERS}, got {most_registers!r}")
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of the grid."""
-        return prod(self.grid)
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return prod(self.block)
-
-
-def _three(size: int | tuple[int, ...]) -> tuple[int, int, int]:
-    x, y, z = ((size,) if isinstance(size, int) else size) + (1,) * (2 if isinstance(size, int) else 3 - len(size))
-    return x, y, z
+# The kernels of users import the names of arguments.py and launch_config.py from here, too.
+__all__ = [
+    "EARLY_SM", "HIDDEN", "MOST_CODE", "RING_SHARED", "Argument", "Array", "Direction", "HalfForm", "KernelType",
+    "LaunchConfig", "Scalar", "Signature", "Work", "addresses", "is_whole", "read", "update", "write",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

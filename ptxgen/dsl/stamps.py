@@ -7,17 +7,16 @@ START and WAITED and the greatest of END, in one of several rows: one word would
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ptxgen.dsl.arguments import Signature, update
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.ir import Op
-from ptxgen.dsl.kernel_type import KernelType, Signature, update
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError
 from ptxgen.isa.effects import ENDS, Effect
 from ptxgen.types import S64, U64
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
 
 NAME: Final = "stamps"
 """The argument, after those of the kernel."""

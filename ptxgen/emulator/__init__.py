@@ -20,9 +20,10 @@ from ptxgen.emulator.launch_map import Touched
 from ptxgen.emulator.launching import DEFAULT_SECONDS, NO_BUDGET, EmulationError, Launch, launch_together, usual_budget
 from ptxgen.emulator.layout import REDZONE
 from ptxgen.emulator.machine import Kernel, Module, compile_module
+from ptxgen.emulator.memory_map import MemoryMap
 from ptxgen.emulator.printing import Sink
 from ptxgen.emulator.redzones import kept_apart
-from ptxgen.emulator.sanitizer import Finding, MemoryMap
+from ptxgen.emulator.sanitizer import Finding
 from ptxgen.emulator.together import MOST_BLOCKS
 from ptxgen.errors import ArgumentError
 
@@ -109,7 +110,7 @@ def run(
     given. Raises ParseError, ArgumentError, and without `sanitize` EmulationError for a kernel that cannot finish.
     """
     kernel = _module(text, sanitize, sources).kernel(entry)
-    if kernel.module.data_bytes:  # variables that an earlier run may have changed
+    if kernel.image.data_bytes:  # variables that an earlier run may have changed
         kernel = compile_module(text, sanitize=sanitize, sources=sources).kernel(entry)
     arrays = [array for array in behind_addresses(kernel, args) if array.flags.c_contiguous]
     with kept_apart(arrays, REDZONE if sanitize else 0) as addresses:
@@ -149,7 +150,7 @@ def run_together(
     others have. The rest is as `run` says.
     """
     kernel = _module(text, sanitize, True).kernel(entry)
-    own = bool(kernel.module.data_bytes)  # each device has variables of its own
+    own = bool(kernel.image.data_bytes)  # each device has variables of its own
     kernels = [compile_module(text, sanitize=sanitize).kernel(entry) if own else kernel for _ in ranks]
     given = [array for args in ranks for array in behind_addresses(kernel, args) if array.flags.c_contiguous]
     with kept_apart(given, REDZONE if sanitize else 0) as places:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ptxgen.emulator.memory_map import MemoryMap
 from ptxgen.emulator.program import Parameter
-from ptxgen.emulator.sanitizer import MemoryMap
 from ptxgen.errors import ArgumentError
 from ptxgen.types import DType, Kind
 

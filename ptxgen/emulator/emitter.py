@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 
-from ptxgen.emulator.runtime.function import RuntimeFunction
+from ptxgen.emulator.runtime.builder import RuntimeFunction
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import DType, Kind
 

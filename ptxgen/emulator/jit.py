@@ -7,25 +7,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ptxgen.emulator.declarations import LARGEST
 from ptxgen.emulator.emitter import Emitter
 from ptxgen.emulator.facts import Facts
 from ptxgen.emulator.flow import Block, Flow, flow
 from ptxgen.emulator.lanes import LaneAlgebra
 from ptxgen.emulator.late_loads import late_loads
-from ptxgen.emulator.layout import BARRIERS, BLOCKED, EXITED, FINISHED, PAUSED, REDZONE, SLEPT, TRAPPED, YIELDED, Slot, State
-from ptxgen.emulator.program import Program, Step, Variable
-from ptxgen.emulator.registers import Frame, Place
+from ptxgen.emulator.layout import BARRIERS, BLOCKED, EXITED, FINISHED, PAUSED, SLEPT, TRAPPED, YIELDED, Slot, State
+from ptxgen.emulator.placement import kernel_layout
+from ptxgen.emulator.program import Program, Step
+from ptxgen.emulator.registers import Frame
 from ptxgen.emulator.runtime import barriers
+from ptxgen.emulator.runtime.builder import RuntimeFunction
 from ptxgen.emulator.runtime.bulk_copies import bulk_bytes
-from ptxgen.emulator.runtime.function import RuntimeFunction
 from ptxgen.emulator.runtime.product_checks import PRODUCTS_BYTES
 from ptxgen.emulator.runtime.queues import QUEUE_BYTES
 from ptxgen.emulator.runtime.schedule import run, warp
 from ptxgen.emulator.sanitizer import FindingKind
 from ptxgen.emulator.targets import targets
 from ptxgen.emulator.values import Lanes
-from ptxgen.errors import ParseError
 from ptxgen.isa.effects import Effect
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import PRED, U32, U64
@@ -42,18 +41,6 @@ class Compiled:
     facts: Facts
 
 
-def module_layout(program: Program) -> tuple[dict[str, Place], int]:
-    """Where the module's global and const variables lie in its data, with redzones around, and how many bytes they take."""
-    places: dict[str, Place] = {}
-    size = 0
-    for variable in program.variables.values():
-        if variable.space in ("global", "const"):
-            size = -(-(size + REDZONE) // variable.alignment) * variable.alignment
-            places[variable.name] = Place(variable.space, size, variable.size)
-            size += variable.size
-    return places, size + REDZONE if places else 0
-
-
 def compile_kernel(program: Program, entry: str, *, sanitize: bool) -> Compiled:
     """The LLVM module of an entry; ParseError where it uses what is not emulated."""
     return _Kernel(program, entry, sanitize).compile()
@@ -65,10 +52,7 @@ class _Kernel:
         self.function = program.functions[entry]
         self.flow: Flow = flow(program, entry)
         self.e = Emitter()
-        self.places, data_bytes = module_layout(program)
-        self.has_data = data_bytes > 0
-        self.shared_bytes = self.local_bytes = 0
-        self._place_variables()
+        self.placement = kernel_layout(program, entry, self.flow.variables.values())
         self.slots: dict[str, int] = {}
         offset = int(State.REGISTERS)
         for register in self.flow.crossing:
@@ -90,41 +74,10 @@ class _Kernel:
         checks_waits = sanitize and self.has_bulk
         late: frozenset[int] = late_loads(self.flow.blocks) if checks_waits else frozenset()
         frame = Frame(
-            self.places, self.slots, self.flow.constants, self.flow.loose, sanitize, self.synchronises, has_products,
+            self.placement.places, self.slots, self.flow.constants, self.flow.loose, sanitize, self.synchronises, has_products,
             checks_waits, late,
         )  # fmt: skip
         self.v = LaneAlgebra(self.e, frame)
-
-    def _place_variables(self) -> None:
-        dynamic = []
-        for variable in [*self.program.variables.values(), *self.flow.variables.values()]:
-            if variable.space == "shared" and variable.external:
-                dynamic.append(variable)
-            elif variable.space == "shared":
-                self.shared_bytes = self._put(variable, "shared", self.shared_bytes)
-            elif variable.space in ("local", "param"):
-                self.local_bytes = self._put(variable, "local", self.local_bytes)
-        for variable in dynamic:  # dynamic shared memory starts where the static ends, the same for every name
-            start = -(-self.shared_bytes // variable.alignment) * variable.alignment
-            self.places[variable.name] = Place("shared", start, 0)
-        if dynamic:
-            alignment = max(v.alignment for v in dynamic)
-            self.shared_bytes = -(-self.shared_bytes // alignment) * alignment
-            for variable in dynamic:
-                self.places[variable.name].offset = self.shared_bytes
-        self.local_bytes = -(-self.local_bytes // 16) * 16
-        if self.local_bytes > LARGEST["local"]:
-            raise ParseError(
-                f"{self.entry} has {self.local_bytes} bytes of local memory a thread, more than {LARGEST['local']}",
-                self.function.line,
-            )
-        for parameter in self.function.parameters:
-            self.places[parameter.name] = Place("param", parameter.offset, parameter.size)
-
-    def _put(self, variable: Variable, space: str, offset: int) -> int:
-        offset = -(-offset // variable.alignment) * variable.alignment
-        self.places[variable.name] = Place(space, offset, variable.size)
-        return offset + variable.size
 
     def compile(self) -> Compiled:
         for block in self.flow.blocks:
@@ -142,8 +95,8 @@ class _Kernel:
         """What a launch must know, once all is compiled."""
         function = self.function
         facts = Facts(
-            self.state_bytes, self.shared_bytes, self.local_bytes, self.global_atomics or self.prints,
-            tuple(function.parameters), function.most_threads, function.block, self.has_data, self.sanitize,
+            self.state_bytes, self.placement.shared_bytes, self.placement.local_bytes, self.global_atomics or self.prints,
+            tuple(function.parameters), function.most_threads, function.block, self.placement.data_bytes > 0, self.sanitize,
             prints=self.prints, bulk_offset=self.bulk_offset if self.has_bulk else 0,
         )  # fmt: skip
         if not self.sanitize:

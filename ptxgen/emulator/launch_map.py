@@ -11,12 +11,12 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ptxgen.emulator.layout import Slot
+from ptxgen.emulator.memory_map import Allocation, MemoryMap
 from ptxgen.emulator.ordering import Order, SerialOrder
 from ptxgen.emulator.ordering_together import TogetherOrder, block_of
 from ptxgen.emulator.program import Parameter
 from ptxgen.emulator.runtime.check import CONSTANT, READ_ONLY, SETTLED, WATCHED, MapEntry
 from ptxgen.emulator.runtime.shadow import OLDEST_EPOCH, RECORD_BYTES, SPAN, Record, Slots, shadow_bytes
-from ptxgen.emulator.sanitizer import Allocation, MemoryMap
 from ptxgen.isa.effects import MemoryScope
 
 _RESERVE_NOTHING = 0x4000  # Linux's MAP_NORESERVE: most of a shadow is never touched

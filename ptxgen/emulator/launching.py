@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ptxgen.emulator.launch_map import LaunchMap, Touched, target_addresses
 from ptxgen.emulator.layout import (
@@ -25,31 +25,18 @@ from ptxgen.emulator.layout import (
     Slot,
     State,
 )
+from ptxgen.emulator.loaded import LoadedKernel
+from ptxgen.emulator.memory_map import Allocation, MemoryMap
 from ptxgen.emulator.printing import Printer, Sink
 from ptxgen.emulator.runtime.reports import FindingRecord
 from ptxgen.emulator.runtime.schedule import YIELD_COST
-from ptxgen.emulator.sanitizer import (
-    NAMES,
-    PAIRS,
-    Allocation,
-    Finding,
-    FindingKind,
-    MemoryMap,
-    Other,
-    Site,
-    classify,
-    describe,
-    unflatten,
-)
+from ptxgen.emulator.sanitizer import NAMES, PAIRS, Finding, FindingKind, Other, Site, classify, describe, unflatten
 from ptxgen.emulator.scratch import QUANTUM, SANITIZED_QUANTUM, Scratch, aligned
 from ptxgen.emulator.together import MOST_BLOCKS, Turn, run_together
 from ptxgen.emulator.watch import TimeLimit
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.printable import literal
 from ptxgen.target import MAX_BLOCK, MAX_GRID, MAX_THREADS, WARP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.machine import Kernel
 
 DEFAULT_BUDGET = 1 << 28
 SANITIZED_BUDGET = 1 << 24
@@ -84,7 +71,7 @@ class Launch:
     """A launch: its arguments are those of `Kernel.launch`. `earlier`: where several run together, what launches before it have
     touched on its device since the last such launch of these devices, so that the others cannot know that it is over."""
 
-    kernel: Kernel
+    kernel: LoadedKernel
     grid: int | tuple[int, ...]
     block: int | tuple[int, ...]
     params: bytes
@@ -163,7 +150,7 @@ class Running:
             c[Slot.NCTAID_X], c[Slot.NCTAID_Y], c[Slot.NCTAID_Z] = self.grid
             c[Slot.QUANTUM] = SANITIZED_QUANTUM if kernel.sanitize or turns else QUANTUM
             c[Slot.BUDGET] = max(steps // c[Slot.QUANTUM] * YIELD_COST, YIELD_COST)
-            c[Slot.DATA] = kernel.module.data_address
+            c[Slot.DATA] = kernel.image.data_address
             c[Slot.EARLY] = launch.early
             c[Slot.CTA_ORDER] = c[Slot.WARP_ORDER] = c[Slot.FAULT_LINE] = c[Slot.TURNS] = 0
             c[Slot.HASTE] = 0 if seed is None else random.Random(seed).getrandbits(62) | 1
@@ -172,7 +159,7 @@ class Running:
         self._orders = self._shuffle(None if turns else launch.blocks, seed)
         self.run = kernel.run
         if kernel.facts.prints:
-            data = (kernel.module.data_address, kernel.module.data_bytes)
+            data = (kernel.image.data_address, kernel.image.data_bytes)
             printer = Printer(self.scratches, prod(self.block), data, prints)
             self.run = printer.stopping(self.run)
             for scratch in self.scratches:
@@ -182,7 +169,7 @@ class Running:
         """What the launch may touch: what the caller says, the module's variables, the parameters."""
         if not self.kernel.sanitize:
             return MemoryMap()
-        memory, variables = self.launch.memory, self.kernel.module.variables
+        memory, variables = self.launch.memory, self.kernel.image.variables
         arguments = memory.allocations if memory is not None else {}
         block = Allocation(parameters, self.kernel.parameter_bytes, "the parameters", read_only=True, constant=True)
         return MemoryMap({**arguments, **{a.base: a for a in (*variables, block)}})
@@ -211,7 +198,7 @@ class Running:
         for scratch in self.scratches:
             scratch.context[Slot.FINDINGS] = ctypes.addressof(findings)
         kernel = self.kernel
-        return target_addresses(self.scratches[0].context, kernel.facts.targets, kernel.parameters, kernel.module.variables)
+        return target_addresses(self.scratches[0].context, kernel.facts.targets, kernel.parameters, kernel.image.variables)
 
     def checks(self) -> LaunchMap | None:
         """What the checks of a launch by itself look up, put into its contexts; None if it is not sanitised."""
@@ -230,8 +217,8 @@ class Running:
         ]
 
     def _finding(self, record: FindingRecord, context: list[int], checks: LaunchMap, all: Sequence[Running]) -> Finding:
-        kind, module = FindingKind(record.kind), self.kernel.module
-        text, location, source = module.source_of(record.line)
+        kind, image = FindingKind(record.kind), self.kernel.image
+        text, location, source = image.source_of(record.line)
         space, address = classify(record, context)
         address = address if space else checks.memory.original(address)
         other, against = None, None
@@ -240,7 +227,7 @@ class Running:
             them = all[whose.launch]
             device = None if them is self else them.device
             other = Other.of(record, whose.block, them.block, them.grid, device, whose.earlier)
-            against = None if whose.earlier else Site(other.line, *them.kernel.module.source_of(other.line))
+            against = None if whose.earlier else Site(other.line, *them.kernel.image.source_of(other.line))
         return Finding(
             NAMES[kind], self.kernel.name, describe(record, self.title, context, checks.memory, self.block, other), record.line,
             text, location, unflatten(record.thread, self.block), unflatten(record.block, self.grid), address, record.count,
@@ -250,7 +237,7 @@ class Running:
     def ended(self, scratch: Scratch, status: int, findings: list[Finding], limit: TimeLimit) -> list[Finding]:
         """What comes of it: the findings, with what stopped the block of this scratch as the last, or EmulationError where
         nothing is checked."""
-        c, module = scratch.context, self.kernel.module
+        c, image = scratch.context, self.kernel.image
         if status == FINISHED:
             return findings
         kind, words = _MESSAGES[status]
@@ -259,7 +246,7 @@ class Running:
         message = f"{self.title}, block ({index[0]},{index[1]},{index[2]}) {words}"
         if status == TIMED_OUT:
             message += f" after {limit.passed:.1f} s; its limit is seconds={limit.seconds:g}, and more, or None, lets it run on"
-        text, location, source = module.source_of(line)
+        text, location, source = image.source_of(line)
         finding = Finding(NAMES[kind], self.kernel.name, message, line, text, location, (0, 0, 0), index, 0, source=source)
         if self.kernel.sanitize:
             return [*findings, finding]
@@ -268,7 +255,7 @@ class Running:
     def _where_stuck(self, scratch: Scratch) -> int:
         """The line at which the first thread that has not finished is."""
         c = scratch.context
-        lines = self.kernel.module.block_lines(self.kernel.name)
+        lines = self.kernel.image.block_lines(self.kernel.name)
         for warp in range(c[Slot.WARP_COUNT]):
             state = c[Slot.WARPS] + warp * c[Slot.STATE_BYTES]
             for pc in (ctypes.c_uint32 * WARP_SIZE).from_address(state + State.PCS):
@@ -334,8 +321,8 @@ def _check_together(launches: Sequence[Launch]) -> None:
         raise ArgumentError(
             f"{name}: up to {most} blocks of {len(launches)} devices can wait for each other; the grids have {blocks}"
         )
-    modules = [launch.kernel.module for launch in launches if launch.kernel.module.data_bytes]
-    if len({id(module) for module in modules}) < len(modules):
+    images = [launch.kernel.image for launch in launches if launch.kernel.image.data_bytes]
+    if len({id(image) for image in images}) < len(images):
         raise ArgumentError(f"{name}: each device has variables of its own; load the module once for each")
 
 

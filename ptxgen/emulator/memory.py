@@ -13,10 +13,10 @@ from ptxgen.emulator.ordering import event_flags
 from ptxgen.emulator.registers import Frame
 from ptxgen.emulator.runtime import queues
 from ptxgen.emulator.runtime.access import checked_loader, checked_storer, loader, sorter, storer
+from ptxgen.emulator.runtime.builder import RuntimeFunction
 from ptxgen.emulator.runtime.bulk_copies import hurry
 from ptxgen.emulator.runtime.check import LATE_LOAD, READ_ONLY_PATH, access_word, check, check_taken
 from ptxgen.emulator.runtime.events import event
-from ptxgen.emulator.runtime.function import RuntimeFunction
 from ptxgen.emulator.runtime.shadow import Access
 from ptxgen.emulator.sanitizer import SPACE_CODES, FindingKind, extra
 from ptxgen.emulator.values import Lanes

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ptxgen.dsl.ir import Op
-from ptxgen.dsl.kernel_type import LaunchConfig, Work
+from ptxgen.dsl.kernel_type import Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.explain.gpus import Product
 from ptxgen.isa.units import Unit, lane_bytes
 from ptxgen.target import WARP_SIZE

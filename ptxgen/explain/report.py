@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ptxgen.dsl.kernel_type import Array
+from ptxgen.dsl.arguments import Array
 from ptxgen.explain.bounds import Mix
 from ptxgen.explain.explanation import Explanation, InnerLoop
 from ptxgen.isa.units import Unit

@@ -11,8 +11,9 @@ from typing import Any, Final, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Array, Signature
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Array, KernelType, Signature, Work
+from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.gemv_type import GemvType

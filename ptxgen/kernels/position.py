@@ -3,8 +3,8 @@ graph serves every position. Not the check of its range: a value from a buffer i
 
 from __future__ import annotations
 
+from ptxgen.dsl.arguments import Argument, Scalar, read
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Argument, Scalar, read
 from ptxgen.dsl.value import Value
 from ptxgen.types import U32
 

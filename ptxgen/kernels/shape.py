@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ptxgen.dsl.kernel_type import KernelType, is_whole
+from ptxgen.dsl.arguments import is_whole
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ShapeError
 from ptxgen.target import MAX_GRID
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Final
 
+from ptxgen.dsl.arguments import Argument, Array
 from ptxgen.dsl.builder import KernelBuilder, parameters
 from ptxgen.dsl.ir import Function, SharedArray
-from ptxgen.dsl.kernel_type import Argument, Array, KernelType
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import AuthorError, Location, PtxGenError
 from ptxgen.extras import install
 from ptxgen.target import NEWEST_PTX, Target

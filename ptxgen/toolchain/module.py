@@ -11,7 +11,8 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.dsl import stamps
-from ptxgen.dsl.builder import build
+from ptxgen.dsl.arguments import Argument, Array
+from ptxgen.dsl.build import build
 from ptxgen.dsl.ir import (
     DYNAMIC_SHARED,
     PRINT_ARGUMENTS,
@@ -24,7 +25,7 @@ from ptxgen.dsl.ir import (
     Parameter,
     Remark,
 )
-from ptxgen.dsl.kernel_type import Argument, Array, KernelType
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.isa.printf import VPRINTF
 from ptxgen.target import Target

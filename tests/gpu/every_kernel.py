@@ -13,7 +13,8 @@ from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from ptxgen.conformance.type_checks import array_bytes, smallest
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from tests.ptxgen.kernels.catalogue import ALONE, ENTRIES
 from tests.ptxgen.kernels.running import inputs
 

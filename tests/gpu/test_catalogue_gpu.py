@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from executor.device import Device
 from executor.launch.launch import Launcher
 from executor.memory.buffers import GpuBuffer
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from tests.gpu.launching import launcher_on
 from tests.ptxgen.kernels.catalogue import ALONE
 from tests.ptxgen.kernels.running import assert_matches_reference, emulate, inputs

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from executor.device import Device
 from executor.device.parameters import ParameterBlock
-from ptxgen.dsl.kernel_type import Array, Scalar, Signature
+from ptxgen.dsl.arguments import Array, Scalar, Signature
 from ptxgen.isa import instructions
 from ptxgen.isa.effects import Effect
 from ptxgen.target import HOPPER, WARPGROUP_SIZE, Target

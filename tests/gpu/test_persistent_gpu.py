@@ -18,7 +18,8 @@ from executor.launch.graph import LaunchGraph
 from executor.memory.buffers import GpuBuffer
 from executor.model.generation import LanguageModel
 from ptxgen.arrays import numpy_dtype
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
 from tests.gpu.launching import launcher_on
 from tests.ptxgen.kernels.layer_steps import Arrays, one_by_one

@@ -9,7 +9,8 @@ import pytest
 from executor.device import Device
 from executor.launch.launch import Launcher
 from executor.memory.buffers import GpuBuffer
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.formats import FORMATS
 from tests.gpu.launching import launcher_on
 from tests.ptxgen.kernels.product_errors import ACCURATE_NMSE, AS_GOOD, MOST_NMSE, Product, products

@@ -6,15 +6,12 @@ from __future__ import annotations
 
 from enum import IntEnum
 from functools import cache
-from typing import TYPE_CHECKING
 
-from ptxgen.emulator.runtime.function import RuntimeFunction, runtime_function
+from ptxgen.emulator.runtime.builder import Builder, RuntimeFunction, Value
+from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.reports import report_lanes
 from ptxgen.emulator.sanitizer import FindingKind
 from ptxgen.target import WARP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Builder, Value
 
 _HALF = WARP_SIZE // 2
 _V64 = f"<{WARP_SIZE} x i64>"

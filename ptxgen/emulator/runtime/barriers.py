@@ -5,24 +5,20 @@ waits for is its `State.KIND`: 0 the lanes of its warp, n+1 barrier n of the blo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ptxgen.emulator.layout import BARRIERS, EXITED, WAITING, Slot, State
+from ptxgen.emulator.runtime.builder import Builder, Value
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.proxies import meet_as_block
 from ptxgen.emulator.runtime.reports import report
+from ptxgen.emulator.runtime.views import Context, WarpState
 from ptxgen.emulator.sanitizer import FindingKind
 from ptxgen.target import WARP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Builder, Value
-    from ptxgen.emulator.runtime.views import WarpState
 
 
 @runtime_function("void", state="ptr", lanes="i32", taken="i32", target="i32", other="i32")
 def leave(b: Builder, state: Value, lanes: Value, taken: Value, target: Value, other: Value) -> None:
     """The lanes of a mask go on at `target` if they are in `taken`, else at `other`."""
-    s = b.state(state)
+    s = WarpState(state)
     onward = taken.truths().select(target.splat(), other.splat())
     s[State.PCS] = lanes.truths().select(onward, s[State.PCS])
 
@@ -30,7 +26,7 @@ def leave(b: Builder, state: Value, lanes: Value, taken: Value, target: Value, o
 @runtime_function("void", state="ptr", lanes="i32", pc="i32", kind="<32 x i32>", need="<32 x i32>", line="i32")
 def park(b: Builder, state: Value, lanes: Value, pc: Value, kind: Value, need: Value, line: Value) -> None:
     """The lanes of a mask wait, and go on at `pc`. `need` is how many threads the barrier waits for, 0 for all."""
-    s = b.state(state)
+    s = WarpState(state)
     waiting = pc | WAITING
     leave(b, state, lanes, lanes, waiting, waiting)
     truths = lanes.truths()
@@ -44,7 +40,7 @@ def park_voting(
     b: Builder, state: Value, lanes: Value, pc: Value, kind: Value, need: Value, line: Value, votes: Value
 ) -> None:  # fmt: skip
     """`park` at a barrier that counts for how many threads a predicate holds: `votes` are the lanes for which it does."""
-    s = b.state(state)
+    s = WarpState(state)
     s[State.VOTERS] = s[State.VOTERS] | lanes
     s[State.VOTES] = s[State.VOTES] & ~lanes | votes & lanes
     park(b, state, lanes, pc, kind, need, line)
@@ -75,7 +71,7 @@ def _waiting(s: WarpState) -> Value:
 def wake(b: Builder, state: Value) -> None:
     """Let the lanes go on that wait for their warp; whether there are any. It is called once no lane of the warp can run: those
     that are to come are here by then."""
-    s = b.state(state)
+    s = WarpState(state)
     woken = _waiting(s) & (s[State.KIND] == 0)
     s[State.PCS] = woken.select(s[State.PCS] & (WAITING - 1), s[State.PCS])
     b.ret(woken.mask() != 0)
@@ -86,7 +82,7 @@ def release(b: Builder, context: Value) -> None:
     """Open each barrier of the block that as many threads wait at as it needs; whether there is none. All threads of the block
     wait, sleep or have ended. One that waits for all opens when those wait that have not ended; that others ended is a
     finding."""
-    c = b.context(context)
+    c = Context(context)
     sanitised = c[Slot.FINDINGS] != 0
     warps, count, state_bytes = c[Slot.WARPS].as_pointer(), c[Slot.WARP_COUNT], c[Slot.STATE_BYTES]
     arrived = c[Slot.ARRIVED].as_pointer()
@@ -98,7 +94,7 @@ def release(b: Builder, context: Value) -> None:
     alive = b.memory("i32")
     alive.store(0)
     with b.loop(count) as (warp, _):
-        s = b.state(warps.at(warp * state_bytes))
+        s = WarpState(warps.at(warp * state_bytes))
         waiting = _waiting(s).mask()
         alive.store(alive.load("i32") + b.population((s[State.PCS] != EXITED).mask()))
         left = b.memory("i32")
@@ -150,7 +146,7 @@ def release(b: Builder, context: Value) -> None:
         known.store(later.select(taken.load("i32"), known.load("i32")))
     with b.loop(count) as (warp, others):
         state = warps.at(warp * state_bytes)
-        s = b.state(state)
+        s = WarpState(state)
         pcs = s[State.PCS]
         is_open = (open_bits.splat() >> (s[State.KIND] - 1 & BARRIERS - 1)).resized(f"<{WARP_SIZE} x i1>")
         released = is_open & _waiting(s)

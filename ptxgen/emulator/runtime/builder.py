@@ -7,15 +7,14 @@ would wait for before its first kernel."""
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from ptxgen.emulator.runtime.views import VECTOR_ALIGNMENT, Context, Fields, WarpState
 from ptxgen.target import WARP_SIZE
 
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.function import RuntimeFunction
+VECTOR_ALIGNMENT = 64
+"""Bytes. What every vector in memory is aligned to at least."""
 
 _MASK = f"<{WARP_SIZE} x i1>"
 
@@ -182,6 +181,22 @@ class Loop:
         self._builder.end(f"br label %{self._after}")
 
 
+@dataclass(frozen=True)
+class RuntimeFunction:
+    """`arguments` maps names to types. The functions of one `part` are compiled together, when a kernel first calls one of
+    them. `is_hot`: it is worth optimising. Calling it while another function is built makes a call."""
+
+    name: str
+    result: str
+    arguments: Mapping[str, str]
+    part: str
+    body: Callable[..., None]
+    is_hot: bool = False
+
+    def __call__(self, b: Builder, *arguments: Value | int) -> Value:
+        return b.call(self, *arguments)
+
+
 class Builder:
     """A function in progress."""
 
@@ -254,18 +269,6 @@ class Builder:
         return Value(self, "ptr", "null")
 
     # Memory
-    def fields(self, pointer: Value, structure: type[ctypes.Structure]) -> Fields:
-        """The structure at an address."""
-        return Fields(pointer, structure)
-
-    def context(self, pointer: Value) -> Context:
-        """The context of a launch."""
-        return Context(pointer)
-
-    def state(self, pointer: Value) -> WarpState:
-        """The state of a warp."""
-        return WarpState(pointer)
-
     def memory(self, type: str, count: int = 1, align: int = 16) -> Value:
         """Memory on the stack, made once a call."""
         self._names += 1

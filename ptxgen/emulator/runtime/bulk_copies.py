@@ -11,9 +11,9 @@ marked with its mbarrier and the moment (`shadow.BROUGHT`), which mbarriers.py c
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
 
 from ptxgen.emulator.layout import LANES_BYTES, Slot, State
+from ptxgen.emulator.runtime.builder import Builder, Value
 from ptxgen.emulator.runtime.check import ALIGNED, access_word, check
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.handovers import BYTES, WAITS_BYTES, complete_phase, number_of
@@ -31,12 +31,10 @@ from ptxgen.emulator.runtime.shadow import (
     Record,
     Slots,
 )
+from ptxgen.emulator.runtime.views import Context, Fields, WarpState
 from ptxgen.emulator.sanitizer import SPACE_CODES, FindingKind, extra
 from ptxgen.isa.effects import MemoryScope
 from ptxgen.target import WARP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Builder, Value
 
 CAPACITY = 256
 """Copies in flight a warp; one more completes the oldest early, which a program cannot tell from a fast memory."""
@@ -72,7 +70,7 @@ def bulk_bytes(*, sanitize: bool) -> int:
 @runtime_function("void", entry="ptr")
 def move(b: Builder, entry: Value) -> None:
     """Move the bytes of a queued copy, if they were not before."""
-    copy = b.fields(entry, BulkCopy)
+    copy = Fields(entry, BulkCopy)
     with b.when(copy["moved"] != 0):
         b.ret()
     copy["moved"] = 1
@@ -82,16 +80,16 @@ def move(b: Builder, entry: Value) -> None:
 @runtime_function("void", context="ptr", state="ptr")
 def hurry(b: Builder, context: Value, state: Value) -> None:
     """Move the bytes of some copy of the warp, or of none, as chance will have it; of none without a seed."""
-    count = b.state(state)[State.BULK_COPIES]
+    count = WarpState(state)[State.BULK_COPIES]
     which = chosen(b, context, count)
     with b.when(which != count.resized("i64")):
-        move(b, state.at(b.context(context)[Slot.BULK]).at(which * _COPY_BYTES))
+        move(b, state.at(Context(context)[Slot.BULK]).at(which * _COPY_BYTES))
 
 
 @runtime_function("void", context="ptr", state="ptr", entry="ptr")
 def complete_bulk_copy(b: Builder, context: Value, state: Value, entry: Value) -> None:
     """Do a queued copy and tell its mbarrier; for the sanitiser it is a write of this moment, and no longer on its way."""
-    c, copy = b.context(context), b.fields(entry, BulkCopy)
+    c, copy = Context(context), Fields(entry, BulkCopy)
     to, size, place = copy["to"], copy["size"].resized("i64"), copy["told"].as_pointer()
     move(b, entry)
     word = place.load("i64")
@@ -107,8 +105,8 @@ def complete_bulk_copy(b: Builder, context: Value, state: Value, entry: Value) -
     epoch = c[Slot.EPOCH].resized("i32")
     first = (to - c[Slot.SHARED]) >> shift
     with b.loop(size >> shift) as (i, _):
-        granule = b.fields(states.at((first + i) * STATE_BYTES), GranuleState)
-        write = b.fields(shadow.at((first + i) * RECORD_BYTES), Record)
+        granule = Fields(states.at((first + i) * STATE_BYTES), GranuleState)
+        write = Fields(shadow.at((first + i) * RECORD_BYTES), Record)
         with b.when(granule["on_the_way"] == 0):
             who, where = (write["what"] & THREAD_MASK).resized("i64"), to + (i << shift)
             report(b, context, state, FindingKind.UNDER_WAY, copy["line"], copy["lane"], where, who, 0)
@@ -119,7 +117,7 @@ def complete_bulk_copy(b: Builder, context: Value, state: Value, entry: Value) -
 @runtime_function("i1", context="ptr", address="i64")
 def covered(b: Builder, context: Value, address: Value) -> None:
     """Whether the phase waits for nothing but bytes that the first of its queued copies have."""
-    c = b.context(context)
+    c = Context(context)
     word = address.as_pointer().load("i64")
     with b.when(PENDING.of(word) != 0):
         b.ret(0)
@@ -128,8 +126,8 @@ def covered(b: Builder, context: Value, address: Value) -> None:
     with b.loop(c[Slot.WARP_COUNT]) as (warp, _):
         state = c[Slot.WARPS].as_pointer().at(warp * c[Slot.STATE_BYTES])
         queue = state.at(c[Slot.BULK])
-        with b.loop(b.state(state)[State.BULK_COPIES].resized("i64")) as (i, entries):
-            copy = b.fields(queue.at(i * _COPY_BYTES), BulkCopy)
+        with b.loop(WarpState(state)[State.BULK_COPIES].resized("i64")) as (i, entries):
+            copy = Fields(queue.at(i * _COPY_BYTES), BulkCopy)
             with b.when(copy["told"] != address):
                 entries.go_on()
             left.store(left.load("i64") - copy["size"].resized("i64") & TO_COPY.mask)
@@ -141,17 +139,17 @@ def covered(b: Builder, context: Value, address: Value) -> None:
 @runtime_function("void", context="ptr", address="i64")
 def bring(b: Builder, context: Value, address: Value) -> None:
     """Do queued copies of an mbarrier until its phase is complete."""
-    c = b.context(context)
+    c = Context(context)
     phase = PARITY.of(address.as_pointer().load("i64"))
     kept = b.memory("i64")
     with b.loop(c[Slot.WARP_COUNT]) as (warp, _):
         state = c[Slot.WARPS].as_pointer().at(warp * c[Slot.STATE_BYTES])
-        s, queue = b.state(state), state.at(c[Slot.BULK])
+        s, queue = WarpState(state), state.at(c[Slot.BULK])
         kept.store(0, "i64")
         with b.loop(s[State.BULK_COPIES].resized("i64")) as (i, entries):
             entry = queue.at(i * _COPY_BYTES)
             in_phase = PARITY.of(address.as_pointer().load("i64")) == phase
-            with b.when((b.fields(entry, BulkCopy)["told"] == address) & in_phase):
+            with b.when((Fields(entry, BulkCopy)["told"] == address) & in_phase):
                 complete_bulk_copy(b, context, state, entry)
                 entries.go_on()
             b.copy(queue.at(kept.load("i64") * _COPY_BYTES), entry, _COPY_BYTES)
@@ -162,7 +160,7 @@ def bring(b: Builder, context: Value, address: Value) -> None:
 @runtime_function("i32", context="ptr", state="ptr", addresses="<32 x i64>", lanes="i32", parities="<32 x i32>", line="i32")
 def try_wait(b: Builder, context: Value, state: Value, addresses: Value, lanes: Value, parities: Value, line: Value) -> None:
     """The lanes of a mask whose phase is complete. In a sanitised kernel that of what is no mbarrier is, so that it goes on."""
-    c = b.context(context)
+    c = Context(context)
     sanitised = c[Slot.FINDINGS] != 0
     odd = ((parities & 1) != 0).mask()
     table = b.table(addresses)
@@ -207,7 +205,7 @@ def queue_bulk_copies(
     b: Builder, context: Value, state: Value, lanes: Value, to: Value, start: Value, size: Value, barriers: Value, line: Value
 ) -> None:
     """Each lane of a mask queues a copy."""
-    c, s = b.context(context), b.state(state)
+    c, s = Context(context), WarpState(state)
     targets, starts, sizes, mbarriers = (b.table(v) for v in (to, start, size, barriers))
     queue = state.at(c[Slot.BULK])
     hurry(b, context, state)
@@ -225,7 +223,7 @@ def queue_bulk_copies(
             b.copy(queue, queue.at(_COPY_BYTES), QUEUE_BYTES - _COPY_BYTES)
             s[State.BULK_COPIES] = s[State.BULK_COPIES] - 1
         count = s[State.BULK_COPIES]
-        copy = b.fields(queue.at(count.resized("i64") * _COPY_BYTES), BulkCopy)
+        copy = Fields(queue.at(count.resized("i64") * _COPY_BYTES), BulkCopy)
         copy["to"], copy["start"], copy["told"], copy["size"] = target, source, barrier, bytes
         copy["lane"], copy["line"], copy["moved"] = lane, line, 0
         s[State.BULK_COPIES] = count + 1
@@ -263,10 +261,10 @@ MBARRIER_READ = access_word(Access.LOAD, MemoryScope.BLOCK, MemoryScope.BLOCK)
 @runtime_function("void", part=f"{__name__}.end", context="ptr")  # every kernel is linked with it, and not with the rest
 def report_unwaited(b: Builder, context: Value) -> None:
     """At the end of a block: report the copies that nothing waited for."""
-    c = b.context(context)
+    c = Context(context)
     with b.loop(c[Slot.WARP_COUNT]) as (warp, _):
         state = c[Slot.WARPS].as_pointer().at(warp * c[Slot.STATE_BYTES])
-        with b.loop(b.state(state)[State.BULK_COPIES].resized("i64")) as (i, _):
-            copy = b.fields(state.at(c[Slot.BULK]).at(i * _COPY_BYTES), BulkCopy)
+        with b.loop(WarpState(state)[State.BULK_COPIES].resized("i64")) as (i, _):
+            copy = Fields(state.at(c[Slot.BULK]).at(i * _COPY_BYTES), BulkCopy)
             size = copy["size"].resized("i64")
             report(b, context, state, FindingKind.UNWAITED, copy["line"], copy["lane"], copy["to"], -1, size)

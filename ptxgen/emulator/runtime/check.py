@@ -4,9 +4,9 @@ memory before, shadow.py knows."""
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
 
 from ptxgen.emulator.layout import Slot, State
+from ptxgen.emulator.runtime.builder import Builder, Value
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.reports import report, report_lanes
 from ptxgen.emulator.runtime.shadow import (
@@ -27,12 +27,9 @@ from ptxgen.emulator.runtime.shadow import (
     Verdict,
     touches,
 )  # fmt: skip
+from ptxgen.emulator.runtime.views import Context, Fields, WarpState
 from ptxgen.emulator.sanitizer import EXTRA_SPACE, EXTRA_STORE, OTHER_EPOCH, SPACE_CODES, FindingKind
 from ptxgen.target import WARP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Builder, Value
-    from ptxgen.emulator.runtime.views import Fields
 
 READ_ONLY, WATCHED, CONSTANT, SETTLED = 1, 2, 4, 8
 """Flags of a map entry: nobody may write it; it has a shadow; no launch before writes it; nor does this one before its wait."""
@@ -87,7 +84,7 @@ def who(record: Fields) -> Value:
 
 def ask_mbarriers(b: Builder, context: Value, state: Value, mine: Fields) -> None:
     """Tell the shadow where to ask what the warp's lanes have waited for, and were handed, if there is any mbarrier."""
-    waits = b.context(context)[Slot.WAITS]
+    waits = Context(context)[Slot.WAITS]
     mine["waits"] = state.at(waits)
     for name, pointer in (("context", context), ("state", state)):
         mine[name] = (waits != 0).select(b.emit("i64", f"ptrtoint {pointer} to i64"), 0)
@@ -97,7 +94,7 @@ def ask_mbarriers(b: Builder, context: Value, state: Value, mine: Fields) -> Non
 def allocation_of(b: Builder, context: Value, address: Value, size: Value) -> None:
     """The map entry of an allocation that holds all these bytes, or null. Asked first is the last that starts at or before the
     address; then, as some may overlap, each in turn."""
-    c = b.context(context)
+    c = Context(context)
     entries, count = c[Slot.MAP].as_pointer(), c[Slot.MAP_COUNT]
     bytes = ctypes.sizeof(MapEntry)
     low, high = b.memory("i64"), b.memory("i64")
@@ -108,17 +105,17 @@ def allocation_of(b: Builder, context: Value, address: Value, size: Value) -> No
         with b.when(start >= end):
             halving.stop()
         middle = (start + end) >> 1
-        before = b.fields(entries.at(middle * bytes), MapEntry)["base"] <= address
+        before = Fields(entries.at(middle * bytes), MapEntry)["base"] <= address
         low.store(before.select(middle + 1, start))
         high.store(before.select(end, middle))
     with b.when(low.load("i64") != 0):
         nearest = entries.at((low.load("i64") - 1) * bytes)
-        entry = b.fields(nearest, MapEntry)
+        entry = Fields(nearest, MapEntry)
         with b.when(_inside(address - entry["base"], size, entry["size"])):
             b.ret(nearest)
     with b.loop(count) as (i, _):
         place = entries.at(i * bytes)
-        entry = b.fields(place, MapEntry)
+        entry = Fields(place, MapEntry)
         with b.when(_inside(address - entry["base"], size, entry["size"])):
             b.ret(place)
     b.ret(b.null())
@@ -127,10 +124,10 @@ def allocation_of(b: Builder, context: Value, address: Value, size: Value) -> No
 @runtime_function("i1", me="ptr", records="ptr", granules="i64", other="ptr")
 def written_in_launch(b: Builder, me: Value, records: Value, granules: Value, other: Value) -> None:
     """Whether a thread of this launch has written one of the granules, in whatever order with me; who goes to `other`."""
-    mine = b.fields(me, Me)
+    mine = Fields(me, Me)
     with b.loop(granules) as (i, _), b.loop(b.number(Slots.READS, "i64")) as (slot, writes):
         record = records.at(i * RECORD_BYTES + slot * mine["stride"])
-        written = b.fields(record, Record)
+        written = Fields(record, Record)
         of_earlier_launch = written["what"] >> THREAD_BITS == 0  # which have no line
         with b.when((written["epoch"] < mine["floor"]) | of_earlier_launch):
             writes.go_on()
@@ -149,7 +146,7 @@ def check(
     """The lanes of a mask that may access `size` bytes at their addresses; reports why others may not, and what is wrong with
     those that may. `space` is a code of SPACE_CODES; `access` an `access_word`. A size that is no power of two, which only a
     copy's share has, is aligned to the largest that divides it."""
-    c, s = b.context(context), b.state(state)
+    c, s = Context(context), WarpState(state)
     kind = access & (1 << ACCESS_BITS) - 1
     is_load = kind == Access.LOAD
     shared_scope = access >> ACCESS_BITS & (1 << SCOPE_BITS) - 1
@@ -161,7 +158,7 @@ def check(
     c[Slot.SERIAL] = c[Slot.SERIAL] + 1
     first_epoch = c[Slot.FIRST_EPOCH].resized("i32")
     me, other = b.memory("i8", ctypes.sizeof(Me)), b.memory("i8", ctypes.sizeof(Record))
-    mine = b.fields(me, Me)
+    mine = Fields(me, Me)
     through = ((access & ASYNCHRONOUSLY) != 0).select(b.number(ASYNCHRONOUS), 0)
     late = ((access & LATE_LOAD) != 0).select(b.number(LATE), 0)
     mine["epoch"], mine["sync"] = c[Slot.EPOCH].resized("i32"), s[State.SYNC_EPOCH] | through | late
@@ -189,7 +186,7 @@ def check(
         def say_touched(records: Value, states: Value, granules: Value) -> Value:
             """Touch the shadow, and say what is wrong with that; the verdict."""
             verdict = touches(b, records, states, granules, me, kind, other)
-            earlier = b.fields(other, Record)
+            earlier = Fields(other, Record)
             named = who(earlier)
             for flag, finding in _VERDICTS.items():
                 with b.when((verdict & flag) != 0):
@@ -236,13 +233,13 @@ def check(
             accept()
         # Most lanes are where the lane before them was, which needs no search if nothing else starts in between
         nearest = last.load("ptr")
-        entry, next_entry = b.fields(nearest, MapEntry), b.fields(nearest.at(ctypes.sizeof(MapEntry)), MapEntry)
+        entry, next_entry = Fields(nearest, MapEntry), Fields(nearest.at(ctypes.sizeof(MapEntry)), MapEntry)
         with b.when(~(_inside(address - entry["base"], size, entry["size"]) & (address < next_entry["base"]))):
             place = allocation_of(b, context, address, size)
             refuse_when(b.is_null(place), FindingKind.BOUNDS)
             last.store(place)
         place = last.load("ptr")
-        entry = b.fields(place, MapEntry)
+        entry = Fields(place, MapEntry)
         flags = entry["flags"]
         refuse_when(((flags & (READ_ONLY | CONSTANT)) != 0) & ~is_load, FindingKind.READ_ONLY)
         has_waited = (waited & bit) != 0
@@ -263,7 +260,7 @@ def check(
             races = (say_touched(records.as_pointer(), b.null(), granules) & Verdict.WRITER) != 0
             promised = through_read_only_path & ~races
             with b.when(promised), b.when(written_in_launch(b, me, records.as_pointer(), granules, other)):
-                say(FindingKind.STALE, who(b.fields(other, Record)))
+                say(FindingKind.STALE, who(Fields(other, Record)))
         with b.when(entry["written"] != 0):
             byte_by_byte((entry["written"] + address - entry["base"]).as_pointer())
         accept()

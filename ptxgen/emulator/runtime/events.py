@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ptxgen.emulator.layout import Slot, State
 from ptxgen.emulator.ordering import FENCE, RELEASES
+from ptxgen.emulator.runtime.builder import Builder, Value
 from ptxgen.emulator.runtime.function import runtime_function
+from ptxgen.emulator.runtime.views import Context, WarpState
 from ptxgen.target import WARP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Builder, Value
 
 _MIX = 0x5851F42D4C957F2D  # odd, and otherwise of no meaning
 
@@ -19,7 +16,7 @@ _MIX = 0x5851F42D4C957F2D  # odd, and otherwise of no meaning
 def event(b: Builder, context: Value, state: Value, addresses: Value, lanes: Value, flags: Value) -> None:
     """Pass an event to `Slot.EVENT`. The same event again, with none between, says nothing new unless it releases: a warp that
     spins stays cheap."""
-    c, s = b.context(context), b.state(state)
+    c, s = Context(context), WarpState(state)
     first, epoch, serial = (c[slot].resized("i32") for slot in (Slot.FIRST_EPOCH, Slot.EPOCH, Slot.SERIAL))
     warp, sync = s[State.WARP], s[State.SYNC_EPOCH]
     weights = b.vector([_MIX + 2 * lane for lane in range(WARP_SIZE)], "i64")

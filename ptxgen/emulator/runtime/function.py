@@ -1,31 +1,11 @@
-"""A function of the runtime: its signature in LLVM's words, and the Python function that builds its body. No llvmlite here, so
-that what only reads the layout of the shadow, say, does not import it."""
+"""The functions of the runtime by their parts, and what makes one of the Python function that builds its body. No llvmlite
+here, so that what only reads the layout of the shadow, say, does not import it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Builder, Value
-
-
-@dataclass(frozen=True)
-class RuntimeFunction:
-    """`arguments` maps names to types. The functions of one `part` are compiled together, when a kernel first calls one of
-    them. `is_hot`: it is worth optimising. Calling it while another function is built makes a call."""
-
-    name: str
-    result: str
-    arguments: Mapping[str, str]
-    part: str
-    body: Callable[..., None]
-    is_hot: bool = False
-
-    def __call__(self, b: Builder, *arguments: Value | int) -> Value:
-        return b.call(self, *arguments)
-
+from ptxgen.emulator.runtime.builder import RuntimeFunction
 
 KERNEL = "kernel"
 """The part that a compiled kernel is: what it has for the runtime to call."""

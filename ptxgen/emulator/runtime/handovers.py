@@ -11,15 +11,12 @@ threads do."""
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
 
 from ptxgen.emulator.layout import LANES_BYTES, Slot, State
+from ptxgen.emulator.runtime.builder import Builder, Value
 from ptxgen.emulator.runtime.function import runtime_function
+from ptxgen.emulator.runtime.views import Context, Fields, WarpState
 from ptxgen.target import WARP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Builder, Value
-    from ptxgen.emulator.runtime.views import Fields
 
 MOST = 256
 """Mbarriers of a block that the sanitiser tells apart; the later ones count as one."""
@@ -62,9 +59,9 @@ its lanes' accesses are released; then, in the first warp, the mbarriers' addres
 def number_of(b: Builder, context: Value, address: Value) -> None:
     """The number of an mbarrier among those of the block. A new one gets the next, and no lane has waited for it. What it has
     released in a block before is older than all that the sanitiser looks at."""
-    c = b.context(context)
+    c = Context(context)
     warps = c[Slot.WARPS].as_pointer()
-    s, addresses = b.state(warps), warps.at(c[Slot.WAITS] + _ADDRESSES)
+    s, addresses = WarpState(warps), warps.at(c[Slot.WAITS] + _ADDRESSES)
     count = s[State.MBARRIERS].resized("i64")
     with b.loop(count) as (i, _), b.when(addresses.at(i, "i64").load("i64") == address):
         b.ret(i.resized("i32"))
@@ -77,15 +74,15 @@ def number_of(b: Builder, context: Value, address: Value) -> None:
     b.ret(count.resized("i32"))
 
 
-def _handover(b: Builder, context: Value, number: Value) -> Fields:
-    c = b.context(context)
+def _handover(context: Value, number: Value) -> Fields:
+    c = Context(context)
     place = c[Slot.WARPS].as_pointer().at(c[Slot.WAITS] + _HANDOVERS + number.resized("i64") * _HANDOVER_BYTES)
-    return b.fields(place, Handover)
+    return Fields(place, Handover)
 
 
-def _released(b: Builder, context: Value, state: Value, number: Value) -> Value:
+def _released(context: Value, state: Value, number: Value) -> Value:
     """Where the serial numbers are up to which an mbarrier releases the accesses of a warp's lanes."""
-    return state.at(b.context(context)[Slot.WAITS] + _RELEASED + number.resized("i64") * _RELEASED_BYTES)
+    return state.at(Context(context)[Slot.WAITS] + _RELEASED + number.resized("i64") * _RELEASED_BYTES)
 
 
 def _later(b: Builder, one: Value, other: Value) -> Value:
@@ -98,20 +95,20 @@ def _later(b: Builder, one: Value, other: Value) -> Value:
 @runtime_function("void", context="ptr", state="ptr", number="i32", lane="i32")
 def note_arrival(b: Builder, context: Value, state: Value, number: Value, lane: Value) -> None:
     """What a lane has done, and all that is known to it to be done, is released by the phase at hand."""
-    c, s = b.context(context), b.state(state)
+    c, s = Context(context), WarpState(state)
     barrier, passed = (c[slot].resized("i32") for slot in (Slot.BARRIER_AT, Slot.PASSED))
     fenced_warp, fenced_block = (s.of_lane(part, lane).load("i32") for part in (State.FENCED_WARP, State.FENCED_BLOCK))
     of_warp = s[State.MET_AT].splat(), _later(b, s[State.PASSED_WARP], fenced_warp.splat())
     own = c[Slot.SERIAL].resized("i32"), s.of_lane(State.FENCED, lane).load("i32")
     everyone = barrier, _later(b, _later(b, passed, fenced_block), s[State.MET_FENCED_BLOCK])
-    handover = _handover(b, context, number)
+    handover = _handover(context, number)
     for (name, offset), of_mates, of_lane, of_all in zip(_FAMILIES, of_warp, own, everyone, strict=True):
-        mine = _released(b, context, state, number).at(offset)
+        mine = _released(context, state, number).at(offset)
         mine.store(_later(b, mine.load(_VECTOR, 64), of_mates), align=64)
         place = mine.at(lane.resized("i64"), "i32")
         place.store(_later(b, place.load("i32"), of_lane))
         handover[f"{name}pending"] = _later(b, handover[f"{name}pending"], of_all)
-    with b.loop(b.state(c[Slot.WARPS].as_pointer())[State.MBARRIERS].resized("i64")) as (other, others):
+    with b.loop(WarpState(c[Slot.WARPS].as_pointer())[State.MBARRIERS].resized("i64")) as (other, others):
         phase = known_phase(b, context, state, other.resized("i32"), lane)
         with b.when((phase == _PENDING) | (other == number.resized("i64"))):
             others.go_on()
@@ -123,9 +120,9 @@ def _pass_on(
     b: Builder, context: Value, source: Value, phase: Value, fenced: bool, target: Value, to: Value | int, to_fenced: bool
 ) -> None:
     """Have one mbarrier release, from phase `to` on, what a `phase` of another does."""
-    c = b.context(context)
+    c = Context(context)
     (name, offset), (to_name, to_offset) = (_FAMILIES[one] for one in (fenced, to_fenced))
-    theirs, handover = _handover(b, context, source), _handover(b, context, target)
+    theirs, handover = _handover(context, source), _handover(context, target)
     of_all = (phase == _LATEST).select(theirs[f"{name}latest"], theirs[f"{name}before"])
     for word, which in _PHASES.items():
         before = handover[to_name + word]
@@ -137,15 +134,15 @@ def _pass_on(
     at = b.number(to, "i64") if isinstance(to, int) else to.resized("i64")
     with b.loop(c[Slot.WARP_COUNT]) as (warp, _):
         state = c[Slot.WARPS].as_pointer().at(warp * c[Slot.STATE_BYTES])
-        told = _released(b, context, state, source).at(phase.resized("i64") + offset).load(_VECTOR, 64)
-        place = _released(b, context, state, target).at(at + to_offset)
+        told = _released(context, state, source).at(phase.resized("i64") + offset).load(_VECTOR, 64)
+        place = _released(context, state, target).at(at + to_offset)
         place.store(_later(b, place.load(_VECTOR, 64), told), align=64)
 
 
 @runtime_function("void", context="ptr", state="ptr", lane="i32")
 def fence_handed(b: Builder, context: Value, state: Value, lane: Value) -> None:
     """What a lane was handed has passed the proxy fence that it executes; to whoever has waited for the same, too."""
-    with b.loop(b.state(b.context(context)[Slot.WARPS].as_pointer())[State.MBARRIERS].resized("i64")) as (number, numbers):
+    with b.loop(WarpState(Context(context)[Slot.WARPS].as_pointer())[State.MBARRIERS].resized("i64")) as (number, numbers):
         phase = known_phase(b, context, state, number.resized("i32"), lane)
         with b.when(phase == _PENDING):
             numbers.go_on()
@@ -155,13 +152,13 @@ def fence_handed(b: Builder, context: Value, state: Value, lane: Value) -> None:
 @runtime_function("void", context="ptr", number="i32")
 def complete_phase(b: Builder, context: Value, number: Value) -> None:
     """What arrivals until now release, whoever waits for the mbarrier from now on is handed."""
-    c, handover = b.context(context), _handover(b, context, number)
+    c, handover = Context(context), _handover(context, number)
     c[Slot.SERIAL] = c[Slot.SERIAL] + 1  # later than the waits before
     handover["before_at"], handover["latest_at"] = handover["latest_at"], c[Slot.SERIAL].resized("i32")
     for name, _ in _FAMILIES:
         handover[f"{name}before"], handover[f"{name}latest"] = handover[f"{name}latest"], handover[f"{name}pending"]
     with b.loop(c[Slot.WARP_COUNT]) as (warp, _):
-        released = _released(b, context, c[Slot.WARPS].as_pointer().at(warp * c[Slot.STATE_BYTES]), number)
+        released = _released(context, c[Slot.WARPS].as_pointer().at(warp * c[Slot.STATE_BYTES]), number)
         for _, offset in _FAMILIES:
             for to, start in ((_BEFORE, _LATEST), (_LATEST, _PENDING)):
                 released.at(offset + to).store(released.at(offset + start).load(_VECTOR, 64), align=64)
@@ -173,9 +170,9 @@ _HANDED = f"{__name__}.handed"  # every kernel is linked with it, and not with t
 @runtime_function("i32", part=_HANDED, context="ptr", state="ptr", number="i32", lane="i32")
 def known_phase(b: Builder, context: Value, state: Value, number: Value, lane: Value) -> None:
     """Which of the phases of an mbarrier that are complete a lane has waited for: _LATEST, _BEFORE, or 0 for neither."""
-    known = state.at(b.context(context)[Slot.WAITS] + number.resized("i64") * LANES_BYTES)
+    known = state.at(Context(context)[Slot.WAITS] + number.resized("i64") * LANES_BYTES)
     waited = known.at(lane.resized("i64"), "i32").load("i32")
-    handover = _handover(b, context, number)
+    handover = _handover(context, number)
     before = (waited >= handover["before_at"]).select(b.number(_BEFORE), 0)
     phase = (waited >= handover["latest_at"]).select(b.number(_LATEST), before)
     b.ret((waited == 0).select(b.number(0), phase))
@@ -185,22 +182,22 @@ def known_phase(b: Builder, context: Value, state: Value, number: Value, lane: V
 def handed(b: Builder, context: Value, state: Value, lane: Value, thread: Value, serial: Value, fenced: Value) -> None:
     """Whether a lane has waited for an mbarrier that releases another thread's access of that serial number; with `fenced`, and
     that it has passed a proxy fence."""
-    c = b.context(context)
+    c = Context(context)
     with b.when(c[Slot.WAITS] == 0):
         b.ret(0)
     warps = c[Slot.WARPS].as_pointer()
     theirs = warps.at((thread >> 5).resized("i64") * c[Slot.STATE_BYTES])
-    with b.loop(b.state(warps)[State.MBARRIERS].resized("i64")) as (number, numbers):
+    with b.loop(WarpState(warps)[State.MBARRIERS].resized("i64")) as (number, numbers):
         phase = known_phase(b, context, state, number.resized("i32"), lane)
         with b.when(phase == 0):
             numbers.go_on()
-        handover, is_latest = _handover(b, context, number), phase == _LATEST
+        handover, is_latest = _handover(context, number), phase == _LATEST
         of_all = is_latest.select(handover["latest"], handover["before"])
         of_fenced = is_latest.select(handover["fenced_latest"], handover["fenced_before"])
         with b.when(serial <= fenced.select(of_fenced, of_all)):
             b.ret(1)
         family = fenced.select(b.number(_OF_FENCED, "i64"), 0)
-        numbers_of = _released(b, context, theirs, number).at(phase.resized("i64") + family)
+        numbers_of = _released(context, theirs, number).at(phase.resized("i64") + family)
         with b.when(serial <= numbers_of.at((thread & WARP_SIZE - 1).resized("i64"), "i32").load("i32")):
             b.ret(1)
     b.ret(0)
@@ -209,12 +206,12 @@ def handed(b: Builder, context: Value, state: Value, lane: Value, thread: Value,
 @runtime_function("void", part=_HANDED, context="ptr")
 def share_waits_of_block(b: Builder, context: Value) -> None:
     """The threads of the block meet: what one has waited for, all have."""
-    c = b.context(context)
+    c = Context(context)
     warps = c[Slot.WARPS].as_pointer()
     with b.when(c[Slot.WAITS] == 0):
         b.ret()
     latest = b.memory("i32")
-    with b.loop(b.state(warps)[State.MBARRIERS].resized("i64")) as (number, _):
+    with b.loop(WarpState(warps)[State.MBARRIERS].resized("i64")) as (number, _):
         latest.store(0)
         offset = c[Slot.WAITS] + number * LANES_BYTES
         for collects in (True, False):
@@ -230,10 +227,10 @@ def share_waits_of_block(b: Builder, context: Value) -> None:
 @runtime_function("void", context="ptr", state="ptr", lanes="i32")
 def share_waits(b: Builder, context: Value, state: Value, lanes: Value) -> None:
     """The lanes of a mask meet: what one has waited for, all have."""
-    c = b.context(context)
+    c = Context(context)
     known = state.at(c[Slot.WAITS])
     vector = f"<{WARP_SIZE} x i32>"
-    with b.loop(b.state(c[Slot.WARPS].as_pointer())[State.MBARRIERS].resized("i64")) as (number, _):
+    with b.loop(WarpState(c[Slot.WARPS].as_pointer())[State.MBARRIERS].resized("i64")) as (number, _):
         place = known.at(number * LANES_BYTES)
         before = place.load(vector, 64)
         theirs = lanes.truths().select(before, 0)

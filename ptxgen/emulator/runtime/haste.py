@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ptxgen.emulator.layout import Slot
+from ptxgen.emulator.runtime.builder import Builder, Value
 from ptxgen.emulator.runtime.function import runtime_function
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Builder, Value
+from ptxgen.emulator.runtime.views import Context
 
 _OFTEN = 4  # one in so many opportunities is taken
 
@@ -16,7 +13,7 @@ _OFTEN = 4  # one in so many opportunities is taken
 @runtime_function("i64", context="ptr", count="i32")
 def chosen(b: Builder, context: Value, count: Value) -> None:
     """The number of one of `count` copies, whose bytes shall be moved now, or `count` for none; none without a seed."""
-    c = b.context(context)
+    c = Context(context)
     many = count.resized("i64")
     with b.when((c[Slot.HASTE] == 0) | (count == 0)):
         b.ret(many)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from ptxgen.emulator import codegen
-from ptxgen.emulator.runtime.function import KERNEL, RuntimeFunction, parts
+from ptxgen.emulator.runtime.builder import RuntimeFunction, define
+from ptxgen.emulator.runtime.function import KERNEL, parts
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,6 @@ class _Part:
 
 @cache
 def _compiled(part: str, quickly: bool) -> _Part:
-    from ptxgen.emulator.runtime.builder import define
-
     built = [define(function) for function in parts[part].values()]
     called = {name: f for b in built for name, f in b.called.items()}
     outside = [f for f in called.values() if f.part != part]

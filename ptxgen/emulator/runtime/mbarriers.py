@@ -3,17 +3,16 @@ the next begins, with the other parity and as many arrivals as the mbarrier was 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ptxgen.emulator.layout import Slot
+from ptxgen.emulator.runtime.builder import Builder, Value
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.handovers import BYTES, complete_phase, note_arrival, number_of
 from ptxgen.emulator.runtime.reports import report
+from ptxgen.emulator.runtime.views import Context
 from ptxgen.emulator.sanitizer import FindingKind
 from ptxgen.target import WARP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Builder, Value
 
 
 class _Part(NamedTuple):
@@ -90,7 +89,7 @@ def arrive_expecting(
             report(b, context, state, FindingKind.ARRIVED, line, lane, address, -1, BYTES)
             every.go_on()
         expecting = TO_COPY.put(word, TO_COPY.of(word) + b.entry(more, lane, "i32").resized("i64"))
-        sanitised = b.context(context)[Slot.FINDINGS] != 0
+        sanitised = Context(context)[Slot.FINDINGS] != 0
         with b.when(sanitised):
             note_arrival(b, context, state, number_of(b, context, address), lane)
         completes = settle(b, place, expecting - 1)

@@ -4,20 +4,18 @@ stays so until they were waited for, and whether all four warps execute them."""
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
 
 from ptxgen.emulator.layout import Slot, State
+from ptxgen.emulator.runtime.builder import Builder, Value
 from ptxgen.emulator.runtime.check import ASYNCHRONOUSLY, access_word, check, who
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.products import CHUNK, chunk_offset
 from ptxgen.emulator.runtime.proxies import passed
 from ptxgen.emulator.runtime.reports import report
 from ptxgen.emulator.runtime.shadow import BROUGHT, RECORD_BYTES, THREAD_MASK, Access, Record, Slots
+from ptxgen.emulator.runtime.views import Context, Fields, WarpState
 from ptxgen.emulator.sanitizer import SPACE_CODES, FindingKind
 from ptxgen.target import WARP_SIZE, WARPGROUP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Builder, Value
 
 CAPACITY = 256
 """Products under way of a warp; of more, the earliest are not looked after."""
@@ -49,7 +47,7 @@ PRODUCTS_BYTES = CAPACITY * _PRODUCT_BYTES
 @runtime_function("i1", is_hot=True, context="ptr", state="ptr", descriptor="i64", groups="i64", line="i32")
 def readable(b: Builder, context: Value, state: Value, descriptor: Value, groups: Value, line: Value) -> None:
     """Whether the warp may read b now. Two groups of 8 rows at a time, 16 bytes a lane."""
-    c = b.context(context)
+    c = Context(context)
     spread = descriptor.splat()
     lanes = b.vector(range(WARP_SIZE), "i64")
     row, half, later = lanes & CHUNK - 1, lanes >> 3 & 1, lanes >> 4
@@ -76,13 +74,13 @@ def look_at_writes(
 ) -> None:  # fmt: skip
     """Report `kind` once if a granule of b was written later than `since`, or with `fenced` by an ordinary instruction whose
     write has passed no proxy fence."""
-    c = b.context(context)
+    c = Context(context)
     shadow, shift, first_epoch = c[Slot.SHADOW].as_pointer(), c[Slot.SHARED_SHIFT], c[Slot.FIRST_EPOCH].resized("i32")
     with b.loop(groups * _CHUNKS) as (chunk, _):
         offset = chunk_offset(b, descriptor, chunk >> 4, chunk & CHUNK - 1, chunk >> 3 & 1)
         first = offset >> shift
         with b.loop(b.number(_CHUNK_BYTES, "i64") >> shift) as (i, granules):
-            write = b.fields(shadow.at((first + i) * RECORD_BYTES + Slots.WEAK_WRITE * RECORD_BYTES), Record)
+            write = Fields(shadow.at((first + i) * RECORD_BYTES + Slots.WEAK_WRITE * RECORD_BYTES), Record)
             by_copy = write["sync"] >= BROUGHT  # which writes as a product reads
             with b.when((write["epoch"] < first_epoch) | (write["serial"] <= since) | fenced & by_copy):
                 granules.go_on()
@@ -99,7 +97,7 @@ def begin_product(
     b: Builder, context: Value, state: Value, products: Value, descriptor: Value, groups: Value, lanes: Value, line: Value
 ) -> None:
     """Whether the product may be made: b is there, in bounds. Reports what is wrong, and looks after it from now on."""
-    c, s = b.context(context), b.state(state)
+    c, s = Context(context), WarpState(state)
     count_step(b, context, state, lanes, line)
     with b.when(~readable(b, context, state, descriptor, groups, line)):
         b.ret(0)
@@ -109,7 +107,7 @@ def begin_product(
         b.copy(products, products.at(_PRODUCT_BYTES), PRODUCTS_BYTES - _PRODUCT_BYTES)
         s[State.PRODUCTS] = count - 1
     count = s[State.PRODUCTS]
-    product = b.fields(products.at(count.resized("i64") * _PRODUCT_BYTES), Product)
+    product = Fields(products.at(count.resized("i64") * _PRODUCT_BYTES), Product)
     product["descriptor"], product["groups"], product["group"] = descriptor, groups.resized("i32"), s[State.PRODUCT_GROUP]
     product["epoch"], product["serial"] = c[Slot.EPOCH].resized("i32"), c[Slot.SERIAL].resized("i32")
     product["line"] = line
@@ -120,7 +118,7 @@ def begin_product(
 @runtime_function("void", context="ptr", state="ptr", lanes="i32", line="i32")
 def count_step(b: Builder, context: Value, state: Value, lanes: Value, line: Value) -> None:
     """Remember that the warp has come to an instruction of a warpgroup, all lanes of it in a block of whole warpgroups."""
-    c, s = b.context(context), b.state(state)
+    c, s = Context(context), WarpState(state)
     s[State.PRODUCT_STEPS] = (s[State.PRODUCT_STEPS] + line) * _MIX
     s[State.PRODUCT_LINE] = line
     with b.when((lanes != -1) | ((c[Slot.THREADS] & WARPGROUP_SIZE - 1) != 0)):
@@ -131,20 +129,20 @@ def count_step(b: Builder, context: Value, state: Value, lanes: Value, line: Val
 @runtime_function("void", state="ptr")
 def commit_products(b: Builder, state: Value) -> None:
     """Begin a new group."""
-    s = b.state(state)
+    s = WarpState(state)
     s[State.PRODUCT_GROUP] = s[State.PRODUCT_GROUP] + 1
 
 
 @runtime_function("void", context="ptr", state="ptr", products="ptr", pending="i32")
 def wait_products(b: Builder, context: Value, state: Value, products: Value, pending: Value) -> None:
     """Complete the products but for those of the last `pending` groups: until now they have read b."""
-    c, s = b.context(context), b.state(state)
+    c, s = Context(context), WarpState(state)
     limit = s[State.PRODUCT_GROUP] - pending
     kept = b.memory("i64")
     kept.store(0, "i64")
     with b.loop(s[State.PRODUCTS].resized("i64")) as (i, entries):
         entry = products.at(i * _PRODUCT_BYTES)
-        product = b.fields(entry, Product)
+        product = Fields(entry, Product)
         with b.when(product["group"].signed_below(limit)):
             descriptor, groups, line = product["descriptor"], product["groups"].resized("i64"), product["line"]
             kind = b.number(FindingKind.OVERWRITTEN)
@@ -160,11 +158,11 @@ def wait_products(b: Builder, context: Value, state: Value, products: Value, pen
 @runtime_function("void", context="ptr")
 def compare_warps(b: Builder, context: Value) -> None:
     """At the end of a block: report a warp that has not executed the instructions of a warpgroup that its first warp has."""
-    c = b.context(context)
+    c = Context(context)
     warps, state_bytes = c[Slot.WARPS].as_pointer(), c[Slot.STATE_BYTES]
     with b.loop(c[Slot.WARP_COUNT]) as (warp, _):
         state = warps.at(warp * state_bytes)
-        s, first = b.state(state), b.state(warps.at((warp & -_WARPS) * state_bytes))
+        s, first = WarpState(state), WarpState(warps.at((warp & -_WARPS) * state_bytes))
         with b.when(s[State.PRODUCT_STEPS] != first[State.PRODUCT_STEPS]):
             mine, theirs = s[State.PRODUCT_LINE], first[State.PRODUCT_LINE]
             zero = b.number(0, "i64")

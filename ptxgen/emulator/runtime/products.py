@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
 
-from ptxgen.emulator.runtime.function import RuntimeFunction, runtime_function
+from ptxgen.emulator.runtime.builder import Builder, RuntimeFunction, Value
+from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.target import WARP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Builder, Value
 
 DEPTH = 16  # values of k
 CHUNK = 8  # of 16 bits: what lies together of a row of b, and how many rows have a core matrix

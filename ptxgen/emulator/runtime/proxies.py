@@ -22,9 +22,9 @@ barrier to the block."""
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
 
 from ptxgen.emulator.layout import Slot, State
+from ptxgen.emulator.runtime.builder import Builder, Value
 from ptxgen.emulator.runtime.check import ask_mbarriers, who
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.handovers import fence_handed, handed, share_waits_of_block
@@ -43,11 +43,9 @@ from ptxgen.emulator.runtime.shadow import (
     Slots,
     concurrent,
 )
+from ptxgen.emulator.runtime.views import Context, Fields, WarpState
 from ptxgen.emulator.sanitizer import EXTRA_LATE, EXTRA_STORE, FindingKind
 from ptxgen.target import WARP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Builder, Value
 
 _VECTOR = f"<{WARP_SIZE} x i32>"
 _BARRIER = f"{__name__}.barrier"  # every kernel is linked with it, and not with the rest
@@ -64,7 +62,7 @@ def _latest(b: Builder, numbers: Value) -> Value:
 @runtime_function("void", context="ptr", state="ptr", lanes="i32")
 def fence_proxy(b: Builder, context: Value, state: Value, lanes: Value) -> None:
     """The lanes of a mask execute a proxy fence for shared memory."""
-    c, s = b.context(context), b.state(state)
+    c, s = Context(context), WarpState(state)
     serial, barrier = (c[slot].resized("i32") for slot in (Slot.SERIAL, Slot.BARRIER_AT))
     for part, upto in ((State.FENCED, serial), (State.FENCED_WARP, s[State.MET_AT]), (State.FENCED_BLOCK, barrier)):
         s[part] = lanes.truths().select(upto.splat(), s[part])
@@ -74,27 +72,27 @@ def fence_proxy(b: Builder, context: Value, state: Value, lanes: Value) -> None:
 
 def _met(b: Builder, state: Value) -> Value:
     """Of each lane, what has passed a fence of the warp, its own or another's."""
-    s = b.state(state)
+    s = WarpState(state)
     return _later(b, s[State.PASSED_WARP], _later(b, s[State.FENCED], _latest(b, s[State.FENCED_WARP]).splat()))
 
 
 @runtime_function("void", context="ptr", state="ptr")
 def meet(b: Builder, context: Value, state: Value) -> None:
     """The lanes of a warp meet at a bar.warp.sync."""
-    s = b.state(state)
+    s = WarpState(state)
     s[State.PASSED_WARP] = _met(b, state)
     fenced, before = _latest(b, s[State.FENCED_BLOCK]), s[State.MET_FENCED_BLOCK]
     s[State.MET_FENCED_BLOCK] = (fenced > before).select(fenced, before)
-    s[State.MET_AT] = b.context(context)[Slot.SERIAL].resized("i32")
+    s[State.MET_AT] = Context(context)[Slot.SERIAL].resized("i32")
 
 
 @runtime_function("void", part=_BARRIER, context="ptr")
 def meet_as_block(b: Builder, context: Value) -> None:
     """The threads of a block meet at a barrier."""
-    c = b.context(context)
+    c = Context(context)
     with b.loop(c[Slot.WARP_COUNT]) as (warp, _):
         state = c[Slot.WARPS].as_pointer().at(warp * c[Slot.STATE_BYTES])
-        s = b.state(state)
+        s = WarpState(state)
         passed = _met(b, state)
         s[State.PASSED_WARP] = s[State.PASSED_BLOCK] = passed
         fenced = _latest(b, s[State.FENCED_BLOCK]).resized("i64")
@@ -106,13 +104,13 @@ def meet_as_block(b: Builder, context: Value) -> None:
 @runtime_function("i1", context="ptr", state="ptr", lane="i32", thread="i32", serial="i32", writes="i1")
 def passed(b: Builder, context: Value, state: Value, lane: Value, thread: Value, serial: Value, writes: Value) -> None:
     """Whether an access of a thread has passed to the asynchronous proxy before what a lane of this warp does now."""
-    c, s = b.context(context), b.state(state)
+    c, s = Context(context), WarpState(state)
     own = s.of_lane(State.FENCED_BLOCK, lane).load("i32")
     everyone = c[Slot.PASSED].resized("i32")
     with b.when((serial <= everyone) | (serial <= own) | (serial <= s[State.MET_FENCED_BLOCK])):
         b.ret(1)
     its_lane, its_warp = thread & WARP_SIZE - 1, thread >> 5
-    theirs = b.state(c[Slot.WARPS].as_pointer().at(its_warp.resized("i64") * c[Slot.STATE_BYTES]))
+    theirs = WarpState(c[Slot.WARPS].as_pointer().at(its_warp.resized("i64") * c[Slot.STATE_BYTES]))
     with b.when(its_warp == s[State.WARP]):
         its_own = s.of_lane(State.FENCED, lane).load("i32")
         fenced = (its_lane == lane).select(its_own, s.of_lane(State.FENCED_WARP, lane).load("i32"))
@@ -127,14 +125,14 @@ def passed(b: Builder, context: Value, state: Value, lane: Value, thread: Value,
 def look_at_ordinary(b: Builder, context: Value, state: Value, lane: Value, to: Value, size: Value, line: Value) -> None:
     """Report a copy to where ordinary instructions have read or written, and which follows them with no proxy fence between.
     What it does not follow is a race, which the check of its write reports."""
-    c, s = b.context(context), b.state(state)
+    c, s = Context(context), WarpState(state)
     offset = to - c[Slot.SHARED]
     with b.when((offset >= c[Slot.SHARED_BYTES]) | (offset + size > c[Slot.SHARED_BYTES])):
         b.ret()
     shadow, stride, shift = c[Slot.SHADOW].as_pointer(), c[Slot.SHARED_STRIDE], c[Slot.SHARED_SHIFT]
     states, first_epoch = shadow.at(stride * Slots.END), c[Slot.FIRST_EPOCH].resized("i32")
     me = b.memory("i8", ctypes.sizeof(Me))
-    mine = b.fields(me, Me)
+    mine = Fields(me, Me)
     mine["epoch"], mine["sync"] = c[Slot.EPOCH].resized("i32"), s[State.SYNC_EPOCH]
     mine["floor"], mine["first"], mine["apart"] = first_epoch, first_epoch, EVERY_THREAD
     mine["what"] = s[State.WARP] * WARP_SIZE + lane
@@ -143,10 +141,10 @@ def look_at_ordinary(b: Builder, context: Value, state: Value, lane: Value, to: 
     of_block, of_warp = s.of_lane(State.FENCED_BLOCK, lane).load("i32"), s.of_lane(State.FENCED_WARP, lane).load("i32")
     with b.loop(size >> shift) as (i, _):
         granule = first + i
-        under_way = b.fields(states.at(granule * STATE_BYTES), GranuleState)["on_the_way"] != 0
+        under_way = Fields(states.at(granule * STATE_BYTES), GranuleState)["on_the_way"] != 0
         with b.loop(b.number(Slots.SYSTEM_WRITES, "i64")) as (slot, records):
             place = shadow.at(granule * RECORD_BYTES + slot * stride)
-            record = b.fields(place, Record)
+            record = Fields(place, Record)
             with b.when(record["epoch"] < first_epoch):  # blank, as most are
                 records.go_on()
             writes = slot < Slots.READS

@@ -4,15 +4,13 @@ some are moved earlier (haste.py)."""
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
 
 from ptxgen.emulator.layout import Slot, State
+from ptxgen.emulator.runtime.builder import Builder, Value
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.haste import chosen
 from ptxgen.emulator.runtime.shadow import RECORD_BYTES, STATE_BYTES, GranuleState, Record, Slots
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Builder, Value
+from ptxgen.emulator.runtime.views import Context, Fields, WarpState
 
 CAPACITY = 64
 """Copies in flight a lane; one more completes the oldest early, which a program cannot tell from a fast memory."""
@@ -46,7 +44,7 @@ def _queue(queues: Value, lane: Value) -> Value:
 @runtime_function("void", entry="ptr")
 def move(b: Builder, entry: Value) -> None:
     """Move the bytes of a queued copy, if they were not before."""
-    copy = b.fields(entry, Copy)
+    copy = Fields(entry, Copy)
     with b.when(copy["moved"] != 0):
         b.ret()
     copy["moved"] = 1
@@ -58,7 +56,7 @@ def move(b: Builder, entry: Value) -> None:
 @runtime_function("void", context="ptr", state="ptr", entry="ptr")
 def complete_copy(b: Builder, context: Value, state: Value, entry: Value) -> None:
     """Do a queued copy; for the sanitiser it is a write of this moment (shadow.py), and no longer on its way."""
-    c, copy = b.context(context), b.fields(entry, Copy)
+    c, copy = Context(context), Fields(entry, Copy)
     to, size = copy["to"], copy["size"].resized("i64")
     move(b, entry)
     with b.when(c[Slot.FINDINGS] == 0):
@@ -68,10 +66,10 @@ def complete_copy(b: Builder, context: Value, state: Value, entry: Value) -> Non
     epoch = c[Slot.EPOCH].resized("i32")
     first = (to - c[Slot.SHARED]) >> shift
     with b.loop(size >> shift) as (i, _):
-        granule_state = b.fields(states.at((first + i) * STATE_BYTES), GranuleState)
+        granule_state = Fields(states.at((first + i) * STATE_BYTES), GranuleState)
         granule_state["written"], granule_state["on_the_way"] = epoch, 0
-        write = b.fields(shadow.at((first + i) * RECORD_BYTES), Record)
-        write["epoch"], write["sync"] = epoch, b.state(state)[State.SYNC_EPOCH]
+        write = Fields(shadow.at((first + i) * RECORD_BYTES), Record)
+        write["epoch"], write["sync"] = epoch, WarpState(state)[State.SYNC_EPOCH]
         write["serial"] = c[Slot.SERIAL].resized("i32")
 
 
@@ -84,7 +82,7 @@ def queue_copies(
     size: Value, line: Value,
 ) -> None:  # fmt: skip
     """Each lane of the mask queues a copy."""
-    s = b.state(state)
+    s = WarpState(state)
     targets, starts, read = b.table(to), b.table(start), b.table(bytes_read)
     with b.each_lane(lanes) as (lane, _):
         queue, length = _queue(queues, lane), s.of_lane(State.ASYNC_COUNT, lane)
@@ -93,7 +91,7 @@ def queue_copies(
             b.copy(queue, queue.at(_COPY_BYTES), QUEUE_BYTES - _COPY_BYTES)
             length.store(length.load("i32") - 1)
         count = length.load("i32")
-        copy = b.fields(queue.at(count.resized("i64") * _COPY_BYTES), Copy)
+        copy = Fields(queue.at(count.resized("i64") * _COPY_BYTES), Copy)
         copy["to"], copy["start"] = b.entry(targets, lane, "i64"), b.entry(starts, lane, "i64")
         copy["size"], copy["bytes_read"] = size, b.entry(read, lane, "i32")
         copy["group"], copy["line"] = s.of_lane(State.ASYNC_GROUP, lane).load("i32"), line
@@ -107,14 +105,14 @@ def queue_copies(
 @runtime_function("void", state="ptr", lanes="i32")
 def commit_copies(b: Builder, state: Value, lanes: Value) -> None:
     """Each lane of the mask begins a new group."""
-    s = b.state(state)
+    s = WarpState(state)
     s[State.ASYNC_GROUP] = s[State.ASYNC_GROUP] + lanes.truths().resized("<32 x i32>")
 
 
 @runtime_function("void", context="ptr", state="ptr", queues="ptr", lanes="i32", pending="i32")
 def wait_copies(b: Builder, context: Value, state: Value, queues: Value, lanes: Value, pending: Value) -> None:
     """Each lane of the mask completes its copies, but for those of its last `pending` groups."""
-    c, s = b.context(context), b.state(state)
+    c, s = Context(context), WarpState(state)
     c[Slot.SERIAL] = c[Slot.SERIAL] + 1  # what completes here is later than fences before
     kept = b.memory("i64")
     with b.each_lane(lanes) as (lane, _):
@@ -123,7 +121,7 @@ def wait_copies(b: Builder, context: Value, state: Value, queues: Value, lanes: 
         kept.store(0, "i64")
         with b.loop(length.load("i32").resized("i64")) as (i, entries):
             entry = queue.at(i * _COPY_BYTES)
-            with b.when(b.fields(entry, Copy)["group"].signed_below(limit)):
+            with b.when(Fields(entry, Copy)["group"].signed_below(limit)):
                 complete_copy(b, context, state, entry)
                 entries.go_on()
             b.copy(queue.at(kept.load("i64") * _COPY_BYTES), entry, _COPY_BYTES)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
 
 from ptxgen.emulator.layout import Slot, State
+from ptxgen.emulator.runtime.builder import Builder, Value
 from ptxgen.emulator.runtime.function import runtime_function
+from ptxgen.emulator.runtime.views import Context, Fields, WarpState
 from ptxgen.target import WARP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Builder, Value
 
 CAPACITY = 512
 """Different findings of one launch; later ones are dropped."""
@@ -45,24 +43,24 @@ def report(
     b: Builder, context: Value, state: Value, kind: Value, line: Value, lane: Value, address: Value, other: Value, extra: Value
 ) -> None:
     """Record what a thread did, or count it if its kind and line are known. Nothing in a kernel that is not sanitised."""
-    c = b.context(context)
+    c = Context(context)
     findings = c[Slot.FINDINGS]
     with b.when(findings == 0):
         b.ret()
-    heading = b.fields(findings.as_pointer(), FindingRecords)
+    heading = Fields(findings.as_pointer(), FindingRecords)
     first = findings.as_pointer().at(FindingRecords.records.offset)
     count = heading["count"]
     with b.loop(count) as (i, loop):
-        earlier = b.fields(first.at(i * ctypes.sizeof(FindingRecord)), FindingRecord)
+        earlier = Fields(first.at(i * ctypes.sizeof(FindingRecord)), FindingRecord)
         with b.when((earlier["kind"] != kind) | (earlier["line"] != line)):
             loop.go_on()
         earlier["count"] = earlier["count"] + 1
         b.ret()
     with b.when(count >= CAPACITY):
         b.ret()
-    record = b.fields(first.at(count * ctypes.sizeof(FindingRecord)), FindingRecord)
+    record = Fields(first.at(count * ctypes.sizeof(FindingRecord)), FindingRecord)
     record["kind"], record["line"], record["count"] = kind, line, 1
-    record["thread"] = (b.state(state)[State.WARP] * WARP_SIZE + lane).resized("i64")
+    record["thread"] = (WarpState(state)[State.WARP] * WARP_SIZE + lane).resized("i64")
     record["block"] = (c[Slot.CTAID_Z] * c[Slot.NCTAID_Y] + c[Slot.CTAID_Y]) * c[Slot.NCTAID_X] + c[Slot.CTAID_X]
     record["address"], record["other"], record["extra"] = address, other, extra
     heading["count"] = count + 1

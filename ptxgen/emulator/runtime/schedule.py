@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from typing import TYPE_CHECKING
 
 from ptxgen.emulator.layout import (
     BARRIERS,
@@ -19,15 +18,13 @@ from ptxgen.emulator.layout import (
     State,
 )  # fmt: skip
 from ptxgen.emulator.runtime.barriers import release
+from ptxgen.emulator.runtime.builder import Builder, Value
 from ptxgen.emulator.runtime.bulk_copies import report_unwaited
 from ptxgen.emulator.runtime.function import KERNEL, runtime_function
 from ptxgen.emulator.runtime.product_checks import compare_warps
 from ptxgen.emulator.runtime.reports import report
+from ptxgen.emulator.runtime.views import Context, WarpState
 from ptxgen.emulator.sanitizer import FindingKind
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Builder, Value
-    from ptxgen.emulator.runtime.views import Context
 
 _DEFAULT_MXCSR = 0x1F80  # every exception masked, to nearest, subnormals kept
 _BLOCKED_COST = 1
@@ -64,7 +61,7 @@ def _is_to_pause(c: Context) -> Value:
 def run_block(b: Builder, context: Value) -> None:
     """Turns of the block at hand until it ends or pauses: in each, every warp runs; if all that have not ended wait or sleep,
     barriers are released."""
-    c = b.context(context)
+    c = Context(context)
     paused_at = c[Slot.WARP_AT]
     begun = (paused_at != 0).select(c[Slot.BEGUN], c[Slot.TURNS])
     warps, state_bytes, order = c[Slot.WARPS].as_pointer(), c[Slot.STATE_BYTES], c[Slot.WARP_ORDER]
@@ -120,14 +117,14 @@ def run_block(b: Builder, context: Value) -> None:
 def report_without_wait(b: Builder, context: Value) -> None:
     """At the end of a block of a kernel that starts early: report it if no thread has waited for the kernels before. Were all
     blocks like it, the kernel could be over, and the next run, while those before it still do."""
-    c = b.context(context)
+    c = Context(context)
     waited = b.memory("i32")
     waited.store(0)
     warps = c[Slot.WARPS].as_pointer()
     with b.when(c[Slot.EARLY] == 0):
         b.ret()
     with b.loop(c[Slot.WARP_COUNT]) as (warp, _):
-        waited.store(waited.load("i32") | b.state(warps.at(warp * c[Slot.STATE_BYTES]))[State.WAITED])
+        waited.store(waited.load("i32") | WarpState(warps.at(warp * c[Slot.STATE_BYTES]))[State.WAITED])
     with b.when(waited.load("i32") == 0):
         zero = b.number(0, "i64")
         report(b, context, warps, b.number(FindingKind.NOT_WAITED), b.number(0), b.number(0), zero, zero, zero)
@@ -136,7 +133,7 @@ def report_without_wait(b: Builder, context: Value) -> None:
 @runtime_function("void", context="ptr", index="i64")
 def start_block(b: Builder, context: Value, index: Value) -> None:
     """Make the memory of the block, the `index`-th to run, what it is at its start."""
-    c = b.context(context)
+    c = Context(context)
     local_bytes = c[Slot.LOCAL_BYTES] * c[Slot.THREADS]
     b.fill(c[Slot.SHARED].as_pointer(), UNWRITTEN_BYTE, c[Slot.SHARED_BYTES])
     b.fill(c[Slot.LOCAL].as_pointer(), UNWRITTEN_BYTE, local_bytes)
@@ -150,7 +147,7 @@ def start_block(b: Builder, context: Value, index: Value) -> None:
         with b.when(index < c[Slot.BLOCK_EPOCHS_COUNT]):
             c[Slot.BLOCK_EPOCHS].as_pointer().at(index, "i32").store(epoch.resized("i32"))
     with b.loop(c[Slot.WARP_COUNT]) as (i, _):
-        s = b.state(c[Slot.WARPS].as_pointer().at(i * c[Slot.STATE_BYTES]))
+        s = WarpState(c[Slot.WARPS].as_pointer().at(i * c[Slot.STATE_BYTES]))
         s[State.PCS] = s[State.FIRST_PCS]
         s[State.TICKS] = 0
         s[State.VOTERS] = 0
@@ -165,7 +162,7 @@ def start_block(b: Builder, context: Value, index: Value) -> None:
 @runtime_function("i32", context="ptr", first="i64", last="i64")
 def run_blocks(b: Builder, context: Value, first: Value, last: Value) -> None:
     """Blocks first..last-1 of the launch, one after the other, until they end or one pauses."""
-    c = b.context(context)
+    c = Context(context)
     with b.loop(last - first) as (i, _):
         index = first + i
         block = _ordered(b, c[Slot.CTA_ORDER], index)

@@ -33,16 +33,13 @@ from __future__ import annotations
 
 import ctypes
 from enum import IntEnum, IntFlag
-from typing import TYPE_CHECKING
 
 from ptxgen.emulator.layout import LANES_BYTES
+from ptxgen.emulator.runtime.builder import Builder, Value
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.handovers import handed
+from ptxgen.emulator.runtime.views import Fields
 from ptxgen.target import WARP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Builder, Value
-    from ptxgen.emulator.runtime.views import Fields
 
 THREAD_BITS, LINE_BITS = 10, 20
 """Where a record's `what` holds the thread and the PTX line; the scope is above."""
@@ -183,7 +180,7 @@ def _in_interval(b: Builder, mine: Fields, theirs: Fields) -> Value:
 @runtime_function("i1", me="ptr", other="ptr")
 def concurrent(b: Builder, me: Value, other: Value) -> None:
     """Whether no barrier, and no thread's own order, puts the earlier access `other` before mine."""
-    mine, theirs = b.fields(me, Me), b.fields(other, Record)
+    mine, theirs = Fields(me, Me), Fields(other, Record)
     recorded = theirs["epoch"] >= mine["floor"]
     another_block = theirs["epoch"] < mine["first"]
     b.ret(recorded & (another_block | _in_interval(b, mine, theirs)))
@@ -192,7 +189,7 @@ def concurrent(b: Builder, me: Value, other: Value) -> None:
 @runtime_function("i1", me="ptr", other="ptr")
 def concurrent_together(b: Builder, me: Value, other: Value) -> None:
     """`concurrent` where blocks take turns."""
-    mine, theirs = b.fields(me, Me), b.fields(other, Record)
+    mine, theirs = Fields(me, Me), Fields(other, Record)
     with b.when(theirs["epoch"] < mine["floor"]):
         b.ret(0)
     with b.when(_elsewhere(mine, theirs)):
@@ -204,7 +201,7 @@ def concurrent_together(b: Builder, me: Value, other: Value) -> None:
 @runtime_function("i1", me="ptr", other="ptr")
 def conflict(b: Builder, me: Value, other: Value) -> None:
     """Whether an earlier access races with mine, one of the two being a write."""
-    mine, theirs = b.fields(me, Me), b.fields(other, Record)
+    mine, theirs = Fields(me, Me), Fields(other, Record)
     with b.when(mine["known"] != 0), b.when(~concurrent_together(b, me, other)):
         b.ret(0)
     with b.when(mine["known"] == 0), b.when(~concurrent(b, me, other)):
@@ -225,8 +222,8 @@ def conflict(b: Builder, me: Value, other: Value) -> None:
 
 def _replace(b: Builder, record: Value, me: Value) -> None:
     """Keep my access in the place of an earlier one; if that is late, so is what stands for it."""
-    kept = b.fields(record, Record)
-    late = (kept["epoch"] >= b.fields(me, Me)["floor"]).select(kept["sync"] & LATE, 0)
+    kept = Fields(record, Record)
+    late = (kept["epoch"] >= Fields(me, Me)["floor"]).select(kept["sync"] & LATE, 0)
     b.copy_structure(Record, record, me)
     kept["sync"] = kept["sync"] | late
 
@@ -240,14 +237,14 @@ def remember(b: Builder, first: Value, me: Value) -> None:
     or block if any is, and else of another thread. Where blocks take turns, who does not conflict with the first may also be of
     a later interval of its block, so another block is the best that the second can be of, and one of another device is better.
     """
-    mine, theirs = b.fields(me, Me), b.fields(first, Record)
+    mine, theirs = Fields(me, Me), Fields(first, Record)
     second = first.at(mine["stride"])
     another_warp = ((mine["what"] ^ theirs["what"]) & EVERY_WARP) != 0
     with b.when(mine["known"] != 0):
         with b.when(~concurrent_together(b, me, first)):
             _replace(b, first, me)
             b.ret()
-        seconds = b.fields(second, Record)
+        seconds = Fields(second, Record)
         better = _on_another_device(mine, theirs) | another_warp & ~_elsewhere(mine, seconds)
         better = better | _elsewhere(mine, theirs) & ~_on_another_device(mine, seconds)
         with b.when(~concurrent_together(b, me, second) | better):
@@ -264,7 +261,7 @@ def remember(b: Builder, first: Value, me: Value) -> None:
 def touch(b: Builder, granule: Value, state: Value, me: Value, access: Value, other: Value) -> None:
     """The verdict on my access to a granule, which it then records. `granule` is its first record, `state` its state or null;
     with a conflict, the record of the other access goes to `other`."""
-    mine = b.fields(me, Me)
+    mine = Fields(me, Me)
     stride, floor = mine["stride"], mine["floor"]
     is_load = access == Access.LOAD
     race = b.memory("i32")
@@ -277,7 +274,7 @@ def touch(b: Builder, granule: Value, state: Value, me: Value, access: Value, ot
         with b.when(is_read & is_load):
             loop.go_on()
         record = granule.at(slot * stride)
-        with b.when(b.fields(record, Record)["epoch"] < floor):  # blank, as most are: `conflict` would say so, too
+        with b.when(Fields(record, Record)["epoch"] < floor):  # blank, as most are: `conflict` would say so, too
             loop.go_on()
         with b.when(conflict(b, me, record)):
             b.copy_structure(Record, other, record)
@@ -293,7 +290,7 @@ def touch(b: Builder, granule: Value, state: Value, me: Value, access: Value, ot
     verdict = race.load("i32")
     with b.when(b.is_null(state)):
         b.ret(verdict)
-    states = b.fields(state, GranuleState)
+    states = Fields(state, GranuleState)
     unread = (states["written"] < floor).select(b.number(Verdict.UNWRITTEN), states["on_the_way"])
     with b.when(is_load):
         early = unread == Verdict.ON_THE_WAY  # that says more than the race that it is, too

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ptxgen.emulator.runtime.builder import Builder, Value
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.reports import report_lanes
 from ptxgen.emulator.sanitizer import FindingKind
 from ptxgen.target import WARP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Builder, Value
 
 _LANES = f"<{WARP_SIZE} x i32>"
 

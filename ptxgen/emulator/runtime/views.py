@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
 
 from ptxgen.emulator.layout import Slot, State
+from ptxgen.emulator.runtime.builder import VECTOR_ALIGNMENT, Value
 from ptxgen.target import WARP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.runtime.builder import Value
-
-VECTOR_ALIGNMENT = 64
-"""Bytes. What every vector in memory is aligned to at least."""
 
 
 class Fields:

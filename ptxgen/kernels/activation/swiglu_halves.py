@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl import mathlib
+from ptxgen.dsl.arguments import Signature
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HalfForm, KernelType, LaunchConfig, Signature, Work
+from ptxgen.dsl.kernel_type import HalfForm, KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.kernels.activation.elementwise import BatchedFusedSwiglu
 from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, arrays, pack, tiles_of, unwritten, windows_of
 from ptxgen.kernels.quantize.half_bounds import half_bounds

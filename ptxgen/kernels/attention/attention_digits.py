@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Signature
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Signature, Work
+from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
 from ptxgen.kernels.attention.tiles import Softmax

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Signature, read
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Signature, Work, read
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError

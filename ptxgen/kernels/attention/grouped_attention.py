@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Array, Signature, update
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Signature, update
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Array, Direction, Signature, read
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Array, Direction, KernelType, LaunchConfig, Signature, Work, read
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Signature, update, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Signature, Work, update, write
+from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.attention_type import positions
 from ptxgen.kernels.attention.merge import Merge, PartArrays, Staged, alone, merged_bound

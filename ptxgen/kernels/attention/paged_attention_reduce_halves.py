@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Signature
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HalfForm, KernelType, LaunchConfig, Signature, Work
+from ptxgen.dsl.kernel_type import HalfForm, KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
 from ptxgen.kernels.attention.split_attention_reduce import WARPS

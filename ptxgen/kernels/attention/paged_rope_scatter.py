@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Array, Signature, read, update
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HIDDEN, Array, KernelType, LaunchConfig, Signature, Work, read, update
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.kv_type import LARGEST_CODE, SCALED

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Argument, Array, Signature, read
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HIDDEN, MOST_CODE, Argument, Array, KernelType, Signature, Work, read
+from ptxgen.dsl.kernel_type import HIDDEN, MOST_CODE, KernelType, Work
 from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Array, Direction, Signature
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Array, Direction, KernelType, LaunchConfig, Signature, Work
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.attention.attention_type import AttentionType, positions

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Scalar, Signature, addresses, update
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Scalar, Signature, addresses, update
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.collective.digit_words import DigitWords
 from ptxgen.types import U32, U64

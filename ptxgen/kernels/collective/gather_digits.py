@@ -10,8 +10,10 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Array, Scalar, Signature, addresses, read, update, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Scalar, Signature, Work, addresses, read, update, write
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import Element, GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import OUTLIER

@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Signature, read, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import Index
 from ptxgen.formats import FORMATS, Format, find
 from ptxgen.formats.format import LaneAddress

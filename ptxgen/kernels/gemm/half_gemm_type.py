@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.dsl.kernel_type import HalfForm, Signature, Work, read, update, write
+from ptxgen.dsl.arguments import Signature, read, update, write
+from ptxgen.dsl.kernel_type import HalfForm, Work
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, Format
 from ptxgen.kernels.accuracy import OUTLIER, UNIT, gamma, with_outlier

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Array, Signature, update
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Array, Signature, update
 from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemm.half_gemm_type import of_windows
@@ -183,3 +183,8 @@ def added(fours: Iterable[Sequence[Value]]) -> list[Value]:
 def apart(number: Value, count: int) -> tuple[Value, Index]:
     """The quotient and the rest of a division."""
     return (number // count, number % count) if count > 1 else (number, 0)
+
+
+def moved(k: KernelBuilder, base: Value, index: Index, stride: int) -> Value:
+    """base + index * stride."""
+    return k.mad(index, stride, base) if isinstance(index, Value) else base + index * stride if index else base

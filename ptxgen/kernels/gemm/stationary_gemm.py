@@ -1,30 +1,39 @@
-"""`stationary_{format}_gemm`: its settings and what follows from them. How a block of threads works stands in
-stationary_tile.py."""
+"""`stationary_{format}_gemm`: its settings and what follows from them, then how a block of threads goes along k, and in which
+order sums are added. Its activations in registers are held_halves.py's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import EARLY_SM, KernelType, LaunchConfig
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.launch_config import EARLY_SM, LaunchConfig
+from ptxgen.dsl.memory import Element, Index
+from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemm.half_gemm_type import SUM_UNITS
+from ptxgen.kernels.gemm.half_products import WindowProducts
+from ptxgen.kernels.gemm.held_halves import ABREAST, HeldWindow
 from ptxgen.kernels.gemm.joined_gemm import MULTIPROCESSORS
-from ptxgen.kernels.gemm.sliced_gemm import SlicedGemmType
-from ptxgen.kernels.gemm.staged_weights import IN_PIECES, TileLayout
-from ptxgen.kernels.gemm.stationary_tile import ABREAST, StationaryTile
+from ptxgen.kernels.gemm.sliced_gemm import SlicedBlock, SlicedGemmType, added, apart, moved
+from ptxgen.kernels.gemm.staged_halves import PIECE
+from ptxgen.kernels.gemm.staged_weights import IN_PIECES, StagedWeights, TileLayout
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
+from ptxgen.kernels.gemv.iteration import advance
+from ptxgen.kernels.joined import MatrixOfBlock
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
-from ptxgen.target import HOPPER, MAX_THREADS, WARP_SIZE
-from ptxgen.types import F32
+from ptxgen.target import FULL_WARP, HOPPER, MAX_THREADS, WARP_SIZE
+from ptxgen.types import F32, U32
 
 MOST_TILES = 16
 """Tiles of weights of a block that `suited` takes at most."""
@@ -34,6 +43,9 @@ MOST_WARPS = 8
 
 MOST_COLUMNS = 32
 """Rows of activations of a block with one part, at most, and half of it with two: a lane holds 68 or 34 registers for 8."""
+
+SHARE = PIECE * WARP_SIZE
+"""Bytes of a piece of every lane."""
 
 
 @register(format=IN_PIECES)
@@ -198,3 +210,142 @@ class StationaryGemm(SlicedGemmType):
         else:
             yield cls(m=1, k=512, n=17, row_tiles=1, split=2, resident_threads=256, **fixed)
         yield cls(m=3, k=768, n=33, row_tiles=2, split=2, slices=2, abreast=True, resident_threads=256, **fixed)
+
+
+class StationaryTile:
+    """What a block of threads holds: which rows of both matrices it takes, and which part of k."""
+
+    def __init__(self, kernel: StationaryGemm, k: KernelBuilder) -> None:
+        self.kernel, self.k = kernel, k
+        self.place = SlicedBlock(kernel, k)
+        self.matrix = MatrixOfBlock(kernel, k, self.place.rows, at_once=("w", "y"))
+        self.first_row = self.matrix.first_row
+        self.part: Index = k.warp if kernel.split > 1 else 0
+        self.weights = StagedWeights(k, kernel.tile, kernel.format.row_bytes(kernel.k), self.matrix)
+        self.zero = k.f32(0.0)
+        ring, shared = kernel.stages * kernel.tile.bytes, k.symbol_address(k.dynamic_shared(U32).name)
+        self.ring = moved(k, shared, self.part, ring)
+        self.all_sums = shared + k.lane * PIECE + kernel.split * ring
+        self.sums = moved(k, self.all_sums, self.part, kernel.sums * SHARE)
+
+    def add_products(self) -> None:
+        """Add the products of the warp's windows to its sums: of each window those of all tiles of weights."""
+        kernel, k = self.kernel, self.k
+        first, end = self.place.windows()
+        first = first + self.part if isinstance(first, Value) or first else self.part
+        ring = WeightRing(self, first, end)
+        for _ in range(kernel.stages - 1):
+            ring.fetch()
+        if kernel.pdl:
+            k.griddepcontrol(action="wait")
+            k.griddepcontrol(action="launch_dependents")
+        for number in range(kernel.sums):
+            k.store(self._sums_at(number), [self.zero] * 4)
+        for window in k.strided(first, end, step=kernel.split):
+            held = HeldWindow(kernel, k, self.place.column, window, abreast=kernel.abreast)
+            for offset in k.strided(0, kernel.sums * SHARE, step=kernel.column_tiles * SHARE):
+                self._add_tile(self.sums + offset, ring.take(), held)
+
+    def _add_tile(self, sums: Value, raw: Sequence[Sequence[Value]], held: HeldWindow) -> None:
+        """Add the products of a tile of weights to the sums that lie there."""
+        kernel, k = self.kernel, self.k
+        first, second = (kernel.format.unpack_halves(k, words, self.weights.lane) for words in raw)
+        products = WindowProducts(k, kernel.column_tiles, kernel.parts > 1, kernel.chains, self.zero)
+        (of_tile,) = products.sums([(first, second)], held)
+        for place, four in enumerate(of_tile):
+            at = Element("shared", sums.register, place * SHARE, F32)
+            before = k.load_vector(at, 4)
+            scales = held.scales[place]
+            k.store(at, [k.fma(scales[c % 2], four[c], before[c]) for c in range(4)])
+
+    def _sums_at(self, number: int) -> Element:
+        return Element("shared", self.sums.register, number * SHARE, F32)
+
+    def store(self) -> None:
+        """Add up what warps and blocks share and write what is inside the result."""
+        kernel, k = self.kernel, self.k
+        k.barrier()
+        if kernel.slices == 1:
+            for number in k.strided(self.part, kernel.sums, step=kernel.split):
+                self._store_sums(number, self._of_block(number))
+            return
+        for number in k.strided(self.part, kernel.sums, step=kernel.split):
+            self.place.leave(number, self._of_block(number))
+        with k.when(self.place.is_last()):
+            for number in k.strided(self.part, kernel.sums, step=kernel.split):
+                self._store_sums(number, self.place.of_all(number))
+
+    def _of_block(self, number: Value) -> list[Value]:
+        """The sums of this number of all warps, in their order; then those of both parts, where they stand abreast."""
+        k, of_warp = self.k, self.kernel.sums * SHARE
+        at = k.mad(number, SHARE, self.all_sums)
+        four = added(k.load_vector(Element("shared", at.register, part * of_warp, F32), 4) for part in range(self.kernel.split))
+        return [one + k.shuffle_xor(one, 2) for one in four] if self.kernel.abreast else four
+
+    def _store_sums(self, number: Value, four: Sequence[Value]) -> None:
+        """Write the four sums of this number, or what they come to with what was there: of rows r and r + 8 of a tile of
+        weights, and of rows 2 t and 2 t + 1 of a tile of activations."""
+        kernel, k = self.kernel, self.k
+        tile, place = apart(number, kernel.column_tiles)
+        row = self.first_row + tile * TILE_ROWS + (k.lane >> 2)
+        x = moved(k, (k.lane & 3) * 2 + place * TILE, self.place.column, kernel.columns)
+        targets = [(x + u if u else x, row + half if half else row) for half, u in product((0, 8), (0, 1))]
+        held = [k.f32(0.0) for _ in targets] if kernel.onto else []
+        for before, (x, row) in zip(held, targets, strict=False):
+            with self._when_inside(x, row) as target:
+                k.assign(before, k.load(target))
+        for c, (x, row) in enumerate(targets):
+            with self._when_inside(x, row) as target:
+                k.store(target, held[c] + four[c] if held else four[c])
+
+    @contextmanager
+    def _when_inside(self, x: Value, row: Value) -> Iterator[Element]:
+        """The threads whose result there is, and its place."""
+        kernel, k = self.kernel, self.k
+        with (
+            nullcontext() if self.matrix.whole else k.when(row < self.matrix.n),
+            nullcontext() if kernel.m % kernel.columns == 0 else k.when(x < kernel.m),
+        ):
+            yield self.matrix.array("y")[k.mad(x, self.matrix.n, row)]
+
+
+class WeightRing:
+    """The weights that a warp takes, tile after tile of one window after another, from window `first` to below `end`. A stage
+    is filled again when all lanes have read it."""
+
+    def __init__(self, block: StationaryTile, first: Index, end: Index) -> None:
+        self.block, self.kernel, self.k = block, block.kernel, block.k
+        k, kernel = self.k, self.kernel
+        self._end = end
+        self._window = k.variable(first, U32)
+        self._tile = k.variable(0, U32)
+        self._filled, self._taken = (k.variable(block.ring, U32) for _ in range(2))
+        self._last = block.ring + (kernel.stages - 1) * kernel.tile.bytes
+
+    def fetch(self) -> None:
+        """Begin to copy the next tile, if there is one, to the stage after the one that was last filled; a group of copies in
+        any case."""
+        kernel, k = self.kernel, self.k
+        first_row = self.block.first_row + self._tile * TILE_ROWS
+        start = self.block.matrix.array("w").at(first_row * kernel.format.row_bytes(kernel.k))
+        start = advance(start, self._window, kernel.format.block_bytes)
+        self.block.weights.copy(self._filled, start, first_row, self._window < self._end)
+        k.cp_async_commit_group()
+        k.assign(self._filled, self._after(self._filled))
+        k.assign(self._tile, self._tile + 1)
+        through = self._tile == kernel.row_tiles
+        k.assign(self._tile, k.select(through, 0, self._tile))
+        k.assign(self._window, k.select(through, self._window + kernel.split, self._window))
+
+    def take(self) -> list[list[Value]]:
+        """The words of the lane's two rows of the next tile; meanwhile another is fetched to where the one before was."""
+        k = self.k
+        k.cp_async_wait_group(self.kernel.stages - 2)
+        k.bar_warp_sync(FULL_WARP)
+        self.fetch()
+        words = self.block.weights.words(self._taken)
+        k.assign(self._taken, self._after(self._taken))
+        return words
+
+    def _after(self, stage: Value) -> Value:
+        return self.k.select(stage == self._last, self.block.ring, stage + self.kernel.tile.bytes)

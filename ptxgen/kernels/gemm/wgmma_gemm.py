@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, SUM_UNITS

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ptxgen.dsl.arguments import Signature, read
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Signature, read
 from ptxgen.formats import Format
-from ptxgen.kernels.gemv.weight_ring import LINE
+from ptxgen.kernels.gemv.ring_layout import LINE
 from ptxgen.types import U8
 
 ASKED: Final = 8 << 20

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import LaunchConfig
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
 from ptxgen.kernels.gemv.gemv_type import GemvType, model_cases

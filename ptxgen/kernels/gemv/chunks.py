@@ -75,8 +75,6 @@ def step_size(kernel: HwDp4aType) -> StepSize:
 @lru_cache
 def _step_size(kernel: HwDp4aType) -> StepSize:
     """Counted in a step that is written for nobody."""
-    from ptxgen.dsl.builder import KernelBuilder  # late: the builder knows kernel types
-
     k = KernelBuilder(kernel.name, kernel.signature(), kernel.launch())
     rows = rows_at_once(kernel.format, kernel.k, kernel.activation_rows, kernel.digits)
     warp = Warp(kernel, k, Layout(kernel.format, kernel.k, rows, kernel.digits))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import LaunchConfig
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.digit_gemv_type import PACKED, DigitGemvType

@@ -10,8 +10,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Signature
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Signature, Work
+from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.value import Value
 from ptxgen.formats import find
 from ptxgen.kernels.activation.elementwise import FusedSwiglu
@@ -19,7 +20,6 @@ from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a_type import NO_RING, blocks_at_once
 from ptxgen.kernels.gemv.joined_hw_dp4a import JOINED
 from ptxgen.kernels.gemv.row_digits import RowDigits
-from ptxgen.kernels.gemv.weight_ring import Slots
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -80,7 +80,7 @@ class GatedHwDp4aGemv(RowDigits):
             return None
         wider = replace(self, num_warps=USUAL, **NO_RING) if self.num_warps < USUAL else self
         fits = wider.launch().blocks <= blocks_at_once(wider.launch().threads, wider.threads_at_once)
-        return (wider if fits else self).ringed(3 if Slots.of(self).parts > 1 else 2)
+        return (wider if fits else self).ringed(3 if self.ring_layout.parts > 1 else 2)
 
     @classmethod
     def suited(cls, gate: HwDp4aGemv, digits: int) -> GatedHwDp4aGemv | None:

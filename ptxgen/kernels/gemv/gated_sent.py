@@ -10,8 +10,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Array, Signature
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Array, LaunchConfig, Signature, Work
+from ptxgen.dsl.kernel_type import Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.formats import REPACKED, find
 from ptxgen.kernels.collective.all_gather import MOST_RANKS

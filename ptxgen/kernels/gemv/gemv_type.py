@@ -12,7 +12,8 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.dsl.kernel_type import HIDDEN, HalfForm, KernelType, Signature, Work, read, write
+from ptxgen.dsl.arguments import Signature, read, write
+from ptxgen.dsl.kernel_type import HIDDEN, HalfForm, KernelType, Work
 from ptxgen.formats import Format, find
 from ptxgen.kernels.accuracy import gamma, with_outlier
 from ptxgen.kernels.quantize import activation_digits, activation_halves

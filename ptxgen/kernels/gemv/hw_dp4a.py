@@ -12,8 +12,10 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Signature, update
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import RING_SHARED, KernelType, LaunchConfig, Signature, Work, update
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import RING_SHARED, LaunchConfig
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.formats import RepackedFormat

@@ -10,8 +10,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Signature, read, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.memory import Element
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError

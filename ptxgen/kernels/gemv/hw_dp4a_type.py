@@ -11,8 +11,10 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Scalar, Signature, read
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import EARLY_SM, RING_SHARED, KernelType, LaunchConfig, Scalar, Signature, Work, read
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import EARLY_SM, RING_SHARED, LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import gamma
@@ -22,8 +24,8 @@ from ptxgen.kernels.collective.gather_digits import GatherDigits
 from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
 from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.received_digits import in_parts, received_arguments, whole_row
+from ptxgen.kernels.gemv.ring_layout import LINE, PIECE, RingLayout
 from ptxgen.kernels.gemv.shared_digits import Layout, chunks, dynamic_bytes
-from ptxgen.kernels.gemv.weight_ring import LINE, PIECE, Slots
 from ptxgen.kernels.joined import BlockMatrix
 from ptxgen.kernels.norm.rmsnorm import root_units
 from ptxgen.kernels.norm.squares import total_chain
@@ -164,7 +166,7 @@ class HwDp4aType(DigitGemvType):
             raise ArgumentError(
                 f"{self.name}: with a ring, which is filled before the launch before has ended, pdl must be False"
             )
-        if not Slots.of(self).aligned:
+        if not self.ring_layout.aligned:
             raise ArgumentError(
                 f"{self.name}: ring must be 0 where rows are no whole pieces of {PIECE} bytes, as those of k={self.k}"
             )
@@ -282,13 +284,18 @@ class HwDp4aType(DigitGemvType):
         return dynamic_bytes(self.format, self.k, self.activation_rows, self.digits)
 
     @property
+    def ring_layout(self) -> RingLayout:
+        """The ring of a warp."""
+        return RingLayout(self.fragments, self.rows_per_warp, self.turns, self.ring)
+
+    @property
     def ring_start(self) -> int:
         """Where the rings of a block begin: behind all activations."""
         return -(-Layout(self.format, self.k, 1, self.digits).bytes // LINE) * LINE
 
     def ringed_bytes(self, count: int) -> int:
         """Bytes of shared memory that all activations and rings of so many slots take."""
-        return self.ring_start + self.num_warps * replace(Slots.of(self), asked=count).bytes
+        return self.ring_start + self.num_warps * replace(self.ring_layout, asked=count).bytes
 
     def ringed(self, most: int, least: int = 2) -> Self | None:
         """This one with a ring of as many slots as fit, `least` to `most`; None where there is no room for so many."""
@@ -299,7 +306,7 @@ class HwDp4aType(DigitGemvType):
     def fits_ring(self, count: int) -> bool:
         """Whether a ring can have so many slots, and a warp its rows."""
         room = self.ringed_bytes(count) + self.static_bytes <= RING_SHARED
-        return Slots.of(self).aligned and room and self.warp_results <= self._most_results[0]
+        return self.ring_layout.aligned and room and self.warp_results <= self._most_results[0]
 
     @property
     def static_bytes(self) -> int:

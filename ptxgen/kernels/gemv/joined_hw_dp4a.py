@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any, ClassVar, Self
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import RING_SHARED, LaunchConfig
+from ptxgen.dsl.launch_config import RING_SHARED, LaunchConfig
 from ptxgen.formats import REPACKED, find
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a_type import NO_RING, blocks_at_once

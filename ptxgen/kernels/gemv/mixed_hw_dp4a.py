@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
+from ptxgen.dsl.arguments import Signature
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HIDDEN, LaunchConfig, Signature
+from ptxgen.dsl.kernel_type import HIDDEN
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import REPACKED, Format, find
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Array, Scalar, Signature, read
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Array, Scalar, Signature, read
 from ptxgen.dsl.memory import Element, GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.collective.digit_words import DigitWords

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Signature, update
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Signature, Work, update
+from ptxgen.dsl.kernel_type import Work
 from ptxgen.dsl.memory import Element
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError

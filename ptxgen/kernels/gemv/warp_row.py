@@ -6,7 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import LaunchConfig
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.dot import Dot, LaneDot

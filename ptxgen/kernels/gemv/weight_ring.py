@@ -10,99 +10,19 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ptxgen.dsl.memory import Element, SharedPart
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.gemv.fragments import Cursor, Fragments
+from ptxgen.kernels.gemv.chunks import Raw, Warp
+from ptxgen.kernels.gemv.fragments import Cursor
 from ptxgen.kernels.gemv.iteration import advance
+from ptxgen.kernels.gemv.ring_layout import BARRIER
 from ptxgen.target import FULL_WARP
 from ptxgen.types import F32, U8, U32, U64
 
-if TYPE_CHECKING:
-    from ptxgen.kernels.gemv.chunks import Raw, Warp
-    from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
-
-PIECE: Final = 16
-"""What bulk copies start at a multiple of, and have a multiple of bytes of (PTX ISA 9.7.9.25.4.1)."""
-
-LINE: Final = 128
-"""Bytes of a line of the L2 cache. Copies of parts of lines were twice as slow (benchmarks/LOG.md)."""
-
-BARRIER: Final = 16
-"""Bytes before the weights of a slot, of which its mbarrier takes the first 8."""
-
 WRITTEN_OUT: Final = 8
 """Steps of a turn that are written out; longer rows loop over slots."""
-
-
-@dataclass(frozen=True)
-class Slots:
-    """The ring of a warp: `count` slots, each with the same part of all rows that the warp has at once."""
-
-    fragments: Fragments
-    rows: int
-    """Copies of a slot: one for all shares of the warp, whose rows are neighbours."""
-    turns: int
-    asked: int
-    """Slots that the kernel says; a warp that never fills so many has fewer."""
-
-    @classmethod
-    def of(cls, kernel: HwDp4aType) -> Slots:
-        """Those of a kernel with a ring."""
-        return cls(kernel.fragments, kernel.rows_per_warp, kernel.turns, kernel.ring)
-
-    @property
-    def steps(self) -> int:
-        """Steps of a part of a row: as few as are whole lines. The last may have fewer."""
-        step = self.fragments.bytes
-        return min(self.fragments.steps, next(count for count in range(1, LINE + 1) if count * step % LINE == 0))
-
-    @property
-    def parts(self) -> int:
-        """Parts of a row."""
-        return -(-self.fragments.steps // self.steps)
-
-    @property
-    def total(self) -> int:
-        """Slots that a warp fills in all."""
-        return self.turns * self.parts
-
-    @property
-    def count(self) -> int:
-        """Slots that there are."""
-        return min(self.asked, self.total)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of the rows that the shares of the warp have beside each other."""
-        return self.fragments.format.row_bytes(self.fragments.k) * self.fragments.shares
-
-    @property
-    def part_bytes(self) -> int:
-        """Bytes of a copy, but for those of the last part of a row."""
-        return min(self.row_bytes, self.steps * self.fragments.bytes * self.fragments.shares)
-
-    @property
-    def last_bytes(self) -> int:
-        """Bytes of a copy of the last part."""
-        return self.row_bytes - (self.parts - 1) * self.part_bytes
-
-    @property
-    def stride(self) -> int:
-        """Bytes from a slot to the next."""
-        return BARRIER + self.rows * self.part_bytes
-
-    @property
-    def bytes(self) -> int:
-        """Shared memory of a warp."""
-        return self.count * self.stride
-
-    @property
-    def aligned(self) -> bool:
-        """Whether bulk copies can bring the rows."""
-        row = self.fragments.format.row_bytes(self.fragments.k)  # the last warp may begin at any row
-        return row % PIECE == 0 and self.part_bytes % PIECE == 0
 
 
 @dataclass(frozen=True)
@@ -126,7 +46,7 @@ class WeightRing:
         """start: where the rings of all warps begin in the shared memory that the launch asks for."""
         self.warp, self.k = warp, warp.k
         k, kernel = warp.k, warp.kernel
-        self.slots = Slots.of(kernel)
+        self.slots = kernel.ring_layout
         self._matrices = len(kernel.weights)
         late_from = kernel.late_from if self.slots.count > 1 else None
         self._late_from = late_from if late_from is not None and late_from < kernel.launch().grid[0] else None

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl import mathlib
+from ptxgen.dsl.arguments import Scalar, Signature, read, update
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import with_outlier

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Signature
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW, THREADS, RmsNorm, rms_bound, root_units

@@ -11,15 +11,17 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Scalar, Signature, read, update, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update, write
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError, NoRoom
 from ptxgen.formats import find
 from ptxgen.kernels.gemv.shared_digits import Layout
 from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW, THREADS, RmsNorm
 from ptxgen.kernels.persistent.part_table import PartTable, StreamPart
 from ptxgen.kernels.persistent.products import Products
-from ptxgen.kernels.persistent.propagation import LayerBound, layer_in_float64
+from ptxgen.kernels.persistent.propagation import LayerBound
 from ptxgen.kernels.persistent.schedule import parts_of
 from ptxgen.kernels.persistent.segments import PIECE, Segments
 from ptxgen.kernels.persistent.staged_activations import StagedActivations, layout_for
@@ -236,10 +238,10 @@ class PersistentLayer(KernelType):
                 activations.quantise(k.arg.gated)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        return {**layer_in_float64(self, arguments), "arrivals": np.zeros(2, np.uint32)}
+        return {**LayerBound(self.stages, arguments).exact(), "arrivals": np.zeros(2, np.uint32)}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        return {**LayerBound(self, arguments).bounds(), "arrivals": 0.0}
+        return {**LayerBound(self.stages, arguments).bounds(), "arrivals": 0.0}
 
     def work(self) -> Work:
         weights = sum(

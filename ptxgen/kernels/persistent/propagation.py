@@ -3,8 +3,8 @@ makes, carried on through all that follows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,8 @@ from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.activation.elementwise import SILU_LOST
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.norm.rmsnorm import RmsNorm, rms_bound, rms_normalised
+from ptxgen.kernels.persistent.stages import Matrix, Stage
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, values
-
-if TYPE_CHECKING:
-    from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
-    from ptxgen.kernels.persistent.stages import Matrix, Stage
 
 Vector = NDArray[np.float64]
 
@@ -33,14 +30,13 @@ class Bounded(NamedTuple):
 
 
 class LayerBound:
-    """The results of one launch by name, each with its bound."""
+    """The results of one launch of these stages by name, each with its bound."""
 
-    def __init__(self, kernel: PersistentLayer, arguments: Mapping[str, Any]) -> None:
-        self.kernel, self.arguments = kernel, arguments
-        output, gates, down, *following = kernel.stages
+    def __init__(self, stages: Sequence[Stage], arguments: Mapping[str, Any]) -> None:
+        self.arguments = arguments
+        output, gates, down, *following = stages
         attended = values(arguments["digits"], arguments["scales"])[0]
-        given = Bounded(arguments["x"].astype("f8"), np.zeros(kernel.hidden))
-        stream = self._onto(given, output, Bounded(attended, np.zeros(kernel.attended)))
+        stream = self._onto(_exactly(arguments["x"].astype("f8")), output, _exactly(attended))
         gate, up = self._products(gates, gates.matrices[0], self._quantised(gates, self._normalised(gates, stream)))
         gated = _gated(gate, up)
         stream = self._onto(stream, down, self._quantised(down, gated))
@@ -81,7 +77,7 @@ class LayerBound:
         e / (R - E) + |x| E / (R (R - E)); and what rmsnorm rounds. Where E is not below R: no |x' / R'| is above
         sqrt(hidden)."""
         gamma, eps = self.arguments[stage.gamma].astype("f8"), float(self.arguments["eps"])
-        norm, exact = RmsNorm(hidden=self.kernel.hidden), rms_normalised(x.exact, gamma, eps)
+        norm, exact = RmsNorm(hidden=x.exact.size), rms_normalised(x.exact, gamma, eps)
         root, off = np.sqrt(np.mean(x.exact**2) + eps), np.sqrt(np.mean(x.error**2))
         error = np.abs(exact) + np.abs(gamma) * np.sqrt(norm.hidden)
         if off < root:
@@ -95,9 +91,8 @@ class LayerBound:
         return Bounded(x.exact, x.error + step * (0.5 + LARGEST[stage.digits] * 4 * UNIT))
 
 
-def layer_in_float64(kernel: PersistentLayer, arguments: Mapping[str, Any]) -> dict[str, Vector]:
-    """The results of a launch in float64."""
-    return LayerBound(kernel, arguments).exact()
+def _exactly(numbers: Vector) -> Bounded:
+    return Bounded(numbers, np.zeros_like(numbers))
 
 
 def _gated(gate: Bounded, up: Bounded) -> Bounded:

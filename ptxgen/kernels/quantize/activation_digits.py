@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.arrays import numpy_dtype
-from ptxgen.dsl.kernel_type import Array, Direction
+from ptxgen.dsl.arguments import Array, Direction
 from ptxgen.types import F32, S8, S32
 
 BLOCK = 32

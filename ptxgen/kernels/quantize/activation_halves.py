@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.arrays import numpy_dtype
-from ptxgen.dsl.kernel_type import Array, Direction
+from ptxgen.dsl.arguments import Array, Direction
 from ptxgen.dsl.kernel_type import HalfForm as HalfForm
 from ptxgen.types import F16, F32
 

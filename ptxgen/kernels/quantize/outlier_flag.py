@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Scalar, Signature, read, update
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.quantize.quantize import magnitude
 from ptxgen.kernels.registry import register

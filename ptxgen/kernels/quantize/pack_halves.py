@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Signature, read
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HalfForm, KernelType, LaunchConfig, Signature, Work, read
+from ptxgen.dsl.kernel_type import HalfForm, KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray, Index, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import OUTLIER

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl import mathlib
+from ptxgen.dsl.arguments import Signature, read
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, arrays, quantize, unwritten

@@ -10,8 +10,10 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Signature, read, update, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, update, write
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.mathlib import EXP_TAIL, LN2_HIGH, LN2_LOW, ROUNDER, ROUNDER_BITS
 from ptxgen.dsl.memory import Element, GlobalArray, SharedView
 from ptxgen.dsl.value import Value

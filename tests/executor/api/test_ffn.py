@@ -13,7 +13,7 @@ from executor import CudaExecutor, GpuProfile
 from executor.base.errors import LaunchError, ModelError
 from executor.device.emulated import EmulatedDevice
 from executor.launch.launch import LaunchRecord
-from ptxgen.dsl.kernel_type import Array
+from ptxgen.dsl.arguments import Array
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 

@@ -15,7 +15,7 @@ from executor import CudaExecutor, GpuProfile
 from executor.base.errors import DeviceError, ModelError
 from executor.launch.launch import LaunchRecord
 from executor.memory.interop import as_buffer
-from ptxgen.dsl.kernel_type import Array
+from ptxgen.dsl.arguments import Array
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import OUTLIER, UNIT
 from tests.executor.api.five_ways import FiveWays

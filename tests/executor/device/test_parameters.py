@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from executor.device.parameters import ParameterBlock, scalar_fault
-from ptxgen.dsl.kernel_type import Scalar, read
+from ptxgen.dsl.arguments import Scalar, read
 from ptxgen.errors import ArgumentError
 from ptxgen.types import B32, BF16, F16, F32, F64, S8, S32, U8, U16, U32, U64
 

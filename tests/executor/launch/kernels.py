@@ -13,8 +13,10 @@ from executor.device import Device
 from executor.launch.launch import Launcher, Plan
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
+from ptxgen.dsl.arguments import Scalar, Signature, read, update, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update, write
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.target import HOPPER
 from ptxgen.types import F32, U32

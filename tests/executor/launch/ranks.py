@@ -13,7 +13,8 @@ from executor.launch.launch import Launcher, launch_together
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from executor.memory.peers import peer_addresses
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 
 
 def launched(

@@ -15,7 +15,7 @@ import pytest
 from executor.base.errors import LaunchError
 from executor.launch.launch import Launcher, LaunchRecord
 from executor.memory.buffers import DeviceAllocation, GpuBuffer
-from ptxgen.dsl.kernel_type import LaunchConfig
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.types import F32, U8, U32
 from tests.executor.launch.fake import NoModules, RememberingDevice
 from tests.executor.launch.kernels import Accumulate, Scale

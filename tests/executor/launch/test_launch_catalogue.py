@@ -12,7 +12,7 @@ from executor.base.errors import LaunchError
 from executor.launch.launch import Launcher
 from executor.memory.buffers import DeviceAllocation, GpuBuffer
 from ptxgen.conformance.type_checks import smallest
-from ptxgen.dsl.kernel_type import Array, Scalar, Signature
+from ptxgen.dsl.arguments import Array, Scalar, Signature
 from ptxgen.kernels.registry import KernelEntry
 from ptxgen.types import U8, U64, DType
 from tests.executor.launch.fake import NoModules, RememberingDevice

@@ -17,8 +17,9 @@ from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
+from ptxgen.dsl.arguments import Signature, read, update, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import LaunchConfig, Signature, read, update, write
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv, HwDp4aGemvResidual
 from ptxgen.types import F32

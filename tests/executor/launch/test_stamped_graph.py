@@ -14,7 +14,7 @@ from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, Plan
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
-from ptxgen.dsl.kernel_type import LaunchConfig
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.stamps import STAMPS
 from ptxgen.errors import ArgumentError
 from ptxgen.types import F32

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HalfForm, LaunchConfig
+from ptxgen.dsl.kernel_type import HalfForm
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW, pack, values
 from ptxgen.types import F16

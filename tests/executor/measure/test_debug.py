@@ -19,7 +19,7 @@ from executor.measure.debug import FiniteCheck, Statistics, watch
 from executor.memory.buffers import GpuBuffer
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
-from ptxgen.dsl.kernel_type import Array
+from ptxgen.dsl.arguments import Array
 from ptxgen.kernels.registry import entries, find
 from ptxgen.types import F32
 from tests.executor.launch.kernels import Scale

@@ -12,8 +12,10 @@ import pytest
 from ptxgen.commands.catalogue import checked_on
 from ptxgen.conformance import Nonconformity, check, shape_checks, type_checks
 from ptxgen.conformance.execution import CANARY, compare, deviation, emitted, emulate, inputs, placed
+from ptxgen.dsl.arguments import Scalar, Signature, read, update, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update, write
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels import registry
 from ptxgen.kernels.registry import KernelEntry

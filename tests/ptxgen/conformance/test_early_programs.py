@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ptxgen.conformance.early_start import violations
-from ptxgen.dsl.kernel_type import Signature, read, update
+from ptxgen.dsl.arguments import Signature, read, update
 from ptxgen.emulator import Finding, constant, run
 from ptxgen.isa import instructions
 from ptxgen.isa.effects import Effect

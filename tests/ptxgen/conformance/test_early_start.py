@@ -12,8 +12,10 @@ import pytest
 
 from ptxgen.conformance import check
 from ptxgen.conformance.early_start import violations
+from ptxgen.dsl.arguments import Array, Scalar, Signature, read, update, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Scalar, Signature, Work, read, update, write
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError, AuthorError
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.target import Target

@@ -11,8 +11,10 @@ import pytest
 
 from ptxgen.conformance import check
 from ptxgen.conformance.refills import violations
+from ptxgen.dsl.arguments import Signature, read, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.target import FULL_WARP, WARP_SIZE
 from ptxgen.types import U32, U64
 from tests.ptxgen.emulator.test_bulk_copies import FENCE, MEET, RING, WAIT

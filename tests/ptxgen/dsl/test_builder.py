@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ptxgen import types
+from ptxgen.dsl.arguments import Signature, read, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Signature, read, write
 from ptxgen.dsl.value import Value
 from ptxgen.emulator import run
 from ptxgen.errors import AuthorError, TypeMismatch, UnavailableInstruction, UnknownInstruction

@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ptxgen import emulator
+from ptxgen.dsl.arguments import read, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import read, write
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError
 from ptxgen.types import F32, F64, S64, U64, DType

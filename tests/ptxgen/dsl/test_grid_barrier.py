@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ptxgen import emulator
+from ptxgen.dsl.arguments import Signature, read, update, write
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.cooperation import MOST_POLLS
-from ptxgen.dsl.kernel_type import Signature, read, update, write
 from ptxgen.errors import AuthorError, TypeMismatch
 from ptxgen.target import Target
 from ptxgen.types import F32, U32

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ptxgen import emulator
+from ptxgen.dsl.arguments import Signature, read, update, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Signature, read, update, write
 from ptxgen.errors import AuthorError, TypeMismatch
 from ptxgen.types import F32, S32, U32
 from tests.ptxgen.dsl.writing import text, written

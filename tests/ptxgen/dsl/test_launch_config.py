@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import LaunchConfig
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.target import Target
 from ptxgen.toolchain.module import module_text

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from ptxgen import emulator
 from ptxgen.dsl import mathlib
+from ptxgen.dsl.arguments import Signature, read, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import LaunchConfig, Signature, read, write
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.errors import TypeMismatch
 from ptxgen.target import DEFAULT

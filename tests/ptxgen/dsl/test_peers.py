@@ -7,9 +7,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ptxgen.dsl.arguments import Array, Scalar, Signature, addresses, read, update
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.cooperation import MOST_POLLS
-from ptxgen.dsl.kernel_type import Array, Scalar, Signature, addresses, read, update
 from ptxgen.emulator import Addresses, run_together
 from ptxgen.errors import ArgumentError, AuthorError, TypeMismatch
 from ptxgen.kernels.collective.all_gather import AllGather

@@ -12,9 +12,12 @@ import pytest
 
 from ptxgen import emulator
 from ptxgen.conformance.early_start import violations
-from ptxgen.dsl.builder import KernelBuilder, build
+from ptxgen.dsl.arguments import Signature, write
+from ptxgen.dsl.build import build
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.ir import Op
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, write
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.stamps import END, ROWS, STAMPS, START, UNSET, WAITED, stamped_signature
 from ptxgen.errors import ArgumentError, AuthorError
 from ptxgen.kernels.registry import find

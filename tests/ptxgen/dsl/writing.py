@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ptxgen.dsl.arguments import Signature, read, write
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.ir import Function
-from ptxgen.dsl.kernel_type import LaunchConfig, Signature, read, write
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.target import DEFAULT, Target
 from ptxgen.toolchain.module import module_text
 from ptxgen.types import F32, U32

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.conformance.execution import emitted, inputs
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.emulator import Addresses, Finding, Marked, run_together
 
 

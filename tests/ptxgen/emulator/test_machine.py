@@ -13,7 +13,8 @@ import pytest
 from ptxgen.emulator import EmulationError, MemoryMap, codegen, compile_module, run
 from ptxgen.emulator.runtime import link
 from ptxgen.emulator.runtime.access import sorter
-from ptxgen.emulator.runtime.function import RuntimeFunction, runtime_function
+from ptxgen.emulator.runtime.builder import RuntimeFunction
+from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.errors import ArgumentError, ParseError
 from tests.ptxgen.emulator.ptx import kernel
 
@@ -156,7 +157,7 @@ def test_a_cached_kernel_is_not_parsed_again(tmp_path: Path) -> None:
     compile_module(FILL, cache_dir=tmp_path).kernel("k")
     module = compile_module(FILL, cache_dir=tmp_path)
     assert [p.name for p in module.kernel("k").parameters] == ["p0", "p1"]
-    assert module._program is None
+    assert module.image._program is None
 
 
 def test_an_endless_loop_is_an_error_without_the_sanitiser_too() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ptxgen.conformance.execution import emitted, inputs
-from ptxgen.dsl.kernel_type import Array
+from ptxgen.dsl.arguments import Array
 from ptxgen.emulator import Finding, Marked, run
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target

@@ -14,8 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from ptxgen.conformance.execution import compare, emitted
+from ptxgen.dsl.arguments import Scalar, Signature, addresses, read, update
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, addresses, read, update
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.emulator import Addresses, Finding, run_together
 from ptxgen.errors import Nonconformity
 from ptxgen.kernels.collective.gather_digits import GatherDigits

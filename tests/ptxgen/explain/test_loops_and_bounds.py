@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import LaunchConfig, Work
+from ptxgen.dsl.kernel_type import Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.explain.bounds import ISSUE, LOAD_STORE, MEMORY, READ_LIMIT, bounds, mix
 from ptxgen.explain.gpus import GPUS, MULTIPROCESSORS, find_gpu, newest_for

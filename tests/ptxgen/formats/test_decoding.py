@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Signature, read, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.formats import ALL, Format, RepackedFormat
 from ptxgen.formats.format import LaneAddress
 from ptxgen.kernels.gemv.iteration import advance

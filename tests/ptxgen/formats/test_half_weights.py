@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Array, Signature, read, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.formats import ALL, Format, RepackedFormat
 from ptxgen.formats.half_weights import STEPS, WINDOW, Pair

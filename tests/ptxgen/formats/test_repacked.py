@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, REPACKED, RepackedFormat, find
 from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm

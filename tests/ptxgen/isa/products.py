@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl.arguments import Signature, read, write
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.ir import Function
-from ptxgen.dsl.kernel_type import LaunchConfig, Signature, read, write
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.isa.instructions import named
 from ptxgen.kernels.accuracy import UNIT

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from ptxgen.arrays import numpy_dtype
 from ptxgen.conformance.execution import deviation, emulate, inputs, written
 from ptxgen.conformance.type_checks import array_bytes
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import Nonconformity
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.registry import KernelEntry

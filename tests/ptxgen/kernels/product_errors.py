@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.choice.strategies import DIGITS, default_strategy
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.accuracy import with_outlier

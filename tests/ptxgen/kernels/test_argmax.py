@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ptxgen.dsl.kernel_type import Array
+from ptxgen.dsl.arguments import Array
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER, ArgMax, BatchedArgMax
 from ptxgen.kernels.token.rank import ranks_of
 from tests.ptxgen.kernels.checking import check

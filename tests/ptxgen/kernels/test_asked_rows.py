@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from ptxgen.conformance.execution import emitted
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.emulator import Marked, run
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv.asked_rows import ASKED

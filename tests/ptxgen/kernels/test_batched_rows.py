@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd

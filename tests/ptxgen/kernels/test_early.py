@@ -11,7 +11,8 @@ import pytest
 from ptxgen import emulator
 from ptxgen.conformance import check
 from ptxgen.conformance.early_start import violations
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.rotating_attention import RotatingAttention
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv

@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from ptxgen import emulator
+from ptxgen.dsl.arguments import Signature, read, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import LaunchConfig, Signature, read, write
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.flash_attention import FlashAttention, tiles_of
 from ptxgen.kernels.attention.query_tile import exp2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ptxgen.dsl.kernel_type import Array
+from ptxgen.dsl.arguments import Array
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.rope_scatter import RopeScatter
 from ptxgen.kernels.registry import find

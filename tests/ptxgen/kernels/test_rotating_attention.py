@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ptxgen.conformance.early_start import violations
+from ptxgen.dsl.arguments import Array, Signature
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Array, Signature
 from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.emulator.flow import flow

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ptxgen.dsl.kernel_type import RING_SHARED, KernelType
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.launch_config import RING_SHARED
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a_type import LATE_FROM
-from ptxgen.kernels.gemv.weight_ring import Slots
 from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
@@ -121,7 +121,7 @@ def test_a_slot_is_read_before_it_is_filled_again_and_filled_before_what_was_rea
     copy, product = sums.index("cp.async.bulk"), sums.index("dp4a")
     part = sums[: sums.index("mbarrier.try_wait", product)] if "mbarrier.try_wait" in sums[product:] else sums
     weights = [match.start() for match in re.finditer(r"ld\.shared\.v4\.u32", sums[:copy])]
-    steps = Slots.of(kernel).steps
+    steps = kernel.ring_layout.steps
     assert len(weights) == steps
     assert weights[-1] < copy < product
     assert part.count("cp.async.bulk") == 1

@@ -14,8 +14,10 @@ import pytest
 
 from ptxgen import emulator
 from ptxgen.conformance import check
-from ptxgen.dsl.builder import build
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, write
+from ptxgen.dsl.arguments import Scalar, Signature, read, write
+from ptxgen.dsl.build import build
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import PtxGenError
 from ptxgen.kernels.shape import require
 from ptxgen.target import Target

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ptxgen.dsl.kernel_type import LaunchConfig
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.registry import register

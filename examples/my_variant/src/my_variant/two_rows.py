@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import LaunchConfig
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.formats import FORMATS
 from ptxgen.formats.format import LaneAddress
 from ptxgen.kernels.gemv.gemv_type import GemvType
