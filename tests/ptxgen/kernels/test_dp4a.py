@@ -114,8 +114,11 @@ def test_num_warps_is_honoured(warps: int) -> None:
 
 
 @pytest.mark.parametrize(("warps", "threads", "line"), [(8, 512, ".minnctapersm 2"), (2, 512, ".minnctapersm 8"), (8, 256, "")])
-def test_registers_are_bounded_so_that_enough_threads_are_resident(warps: int, threads: int, line: str) -> None:
-    kernel = find("hw_dp4a_q6k_gemv").make(k=4096, n=16, num_warps=warps, resident_threads=threads)
+@pytest.mark.parametrize(("id", "times"), [("q5k", 1), ("q6k", 2)])  # Q6_K takes twice the registers
+def test_registers_are_bounded_so_that_enough_threads_are_resident(
+    warps: int, threads: int, line: str, id: str, times: int
+) -> None:
+    kernel = find(f"hw_dp4a_{id}_gemv").make(k=4096, n=16, num_warps=warps, resident_threads=threads * times)
     text = emit(kernel, Target(90)).text
     assert line in text if line else ".minnctapersm" not in text
     assert assemble(text, Target(90)).registers <= 65536 // threads
