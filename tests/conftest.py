@@ -69,7 +69,7 @@ def kernels(pytestconfig: pytest.Config) -> Path:
 @pytest.fixture(scope="module")
 def quick_kernels() -> Iterator[None]:
     """For modules whose tests launch each kernel a few times: it is compiled in half the time, to slower code. That optimised
-    code computes the same is shown for a kernel of each strategy by its golden outputs, and for devices, launches and
+    code computes the same is shown for each kernel of the catalogue by its golden outputs, and for devices, launches and
     interrupted models by tests without this."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Module, "quickly", True)

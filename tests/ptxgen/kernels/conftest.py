@@ -11,7 +11,7 @@ from ptxgen.kernels.registry import KernelEntry
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_quickly(request: pytest.FixtureRequest) -> None:
-    """But for the catalogue, whose golden outputs of representatives are those of optimised code."""
+    """But for the catalogue, whose golden outputs are those of optimised code."""
     if request.path.stem != "test_catalogue":
         request.getfixturevalue("quick_kernels")
 

@@ -19,7 +19,6 @@ from ptxgen.errors import Nonconformity
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.registry import KernelEntry
 from tests.paths import GOLDEN
-from tests.ptxgen.kernels.catalogue import REPRESENTATIVES
 
 FOLDER = GOLDEN / "outputs"
 ROOM = 4096  # bytes of the arrays of a shape
@@ -56,13 +55,12 @@ def save(path: Path, held: Mapping[str, NDArray[Any]]) -> None:
 
 def check(kernel: KernelType, held: Mapping[str, NDArray[Any]]) -> None:
     """Raise Nonconformity unless the reference still gives what is held, within tolerances that have not grown, and so does the
-    kernel's text on the emulator: of REPRESENTATIVES without the sanitiser and optimised, as it runs in the executor; of others
-    by the code that the check of the shape has compiled."""
+    kernel's text on the emulator (here without the sanitiser, as it runs in the executor)."""
     if str(held["kernel"]) != str(kernel):
         raise Nonconformity(f"the golden file is of {held['kernel']}, the small shape is now {kernel}")
     arguments = _arguments(kernel, held)
     expected, allowed = kernel.reference(**arguments), kernel.tolerance(**arguments)
-    results, _ = emulate(kernel, arguments, sanitize=kernel.name not in REPRESENTATIVES)
+    results, _ = emulate(kernel, arguments, sanitize=False)
     for name in written(kernel):
         wanted, bound = held[f"expected {name}"].astype(np.float64), held[f"tolerance {name}"].astype(np.float64)
         rounding = np.abs(wanted) * UNIT if held[f"expected {name}"].dtype.kind == "f" else 0.0

@@ -20,9 +20,9 @@ from tests.ptxgen.kernels.catalogue import ENTRIES, REPRESENTATIVES
 
 every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 
-OF_A_FORMAT = ("k",)
-"""The size whose tails are tried in every format: that of a row of blocks. Those of the other fields (rows, warps, rows of a
-block, tokens) are tried in the format that represents the strategy: its code for them is the same in all."""
+OF_A_FORMAT = ("k", "n")
+"""The sizes of a matrix, whose tails are tried in every format. Those of the other fields (warps, rows of a block, tokens) are
+tried in the format that represents the strategy: its code for them is the same in all."""
 
 
 def checks() -> Iterator[Check]:
