@@ -25,7 +25,7 @@ from executor.choice.store import load, save, shipped_path
 from executor.choice.strategies import DIGITS, ERROR_LIMIT, bit_free, default_strategy
 from executor.choice.table import CLOCKS, TuningEntry, TuningTable
 from executor.device.gpu import GpuModel
-from executor.layers.packed import form_of
+from executor.layers.graph.values import form_of
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, FORMATS
 from ptxgen.kernels.gemv.gemv_type import GemvType

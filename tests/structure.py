@@ -22,7 +22,14 @@ RELATIONS: Final = (
     "borrowed", "early", "joined",
 )  # fmt: skip
 """Methods of KernelType that say what a kernel is beside another one, or with more work."""
+COMPOSITIONS: Final = (
+    "add_residual", "complete_norm", "receive_parts", "send_part", "defer_norm", "fuse_swiglu", "fuse_horizontally",
+    "pipeline_weights", "between", "start_early", "for_rows",
+)  # fmt: skip
+"""Functions of ptxgen/kernels/compose.py, which say the same of a kernel."""
 COMBINATION: Final = re.compile("Batched|Digits|Halves|Residual|Normed|Gated|Sent|Joined|Mixed|Merged|Rotating")
+RULES: Final = ("executor/layers/graph/",)
+"""The table of rules, and how operations are bound to kernels."""
 POLICY: Final = ("executor/choice/", "executor/tune/")
 """Where a card may be named."""
 LONGEST_FILE: Final = 400
@@ -62,11 +69,12 @@ def registered_classes() -> set[type]:
 
 def deciders() -> list[str]:
     """FILE: NAME of the functions that decide which kernel a model runs: that ask a kernel type for a relation, or a profile
-    for its choice; told by the names that they call, so a few are others."""
-    asked = {*RELATIONS, "choose", "suited"} - {"early", "borrowed"}
+    for its choice; told by the names that they call, so a few are others. Those of the table of rules and of policy are not
+    counted: they are where that is decided."""
+    asked = {*RELATIONS, *COMPOSITIONS, "choose", "suited"} - {"early", "borrowed"}
     found = []
     for room in ("bundle", "choice", "layers", "model"):
-        for file in sources(f"executor/{room}"):
+        for file in (file for file in sources(f"executor/{room}") if not file.startswith((*RULES, *POLICY))):
             for function in ast.walk(tree(file)):
                 if isinstance(function, ast.FunctionDef) and any(_called(node) in asked for node in ast.walk(function)):
                     found.append(f"{file}: {function.name}")
@@ -209,8 +217,8 @@ def _profile_words() -> int:
 
 
 FIGURES: Final = (
-    Figure("functions that decide which kernel runs", 1, lambda: len(deciders())),
-    Figure("files that they are in", 1, lambda: len({one.partition(":")[0] for one in deciders()})),
+    Figure("functions that decide which kernel runs, outside of rules and policy", 0, lambda: len(deciders())),
+    Figure("files that they are in", 0, lambda: len({one.partition(":")[0] for one in deciders()})),
     Figure("classes of kernels that are registered", 45, lambda: len(registered_classes())),
     Figure(
         "classes that combine neighbours", 0, lambda: sum(bool(COMBINATION.search(one.__name__)) for one in kernel_classes())

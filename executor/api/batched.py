@@ -14,7 +14,10 @@ from executor.choice.strategies import has_form_for_rows
 from executor.launch.checks import require_apart
 from executor.layers.activations import AttentionRows
 from executor.layers.attention import rotate_rows
-from executor.layers.gemv import project
+from executor.layers.graph.operations import Operation
+from executor.layers.graph.products import project
+from executor.layers.graph.rules import perform
+from executor.layers.graph.values import Value
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.layer_runner import LayerRunner
 from executor.layers.operands import WeightLike
@@ -58,10 +61,9 @@ class BatchedRunner:
         x, y = self._packed(projection, packed_input, packed_output, m)
         with self.session.launches() as launch:
             if m == 1 or has_form_for_rows(projection.kernel, alike=True):
-                project(launch, "batched_gemv", projection, x=x, y=y)
+                perform(launch, [_product(projection, x, y)])
                 return
-            for row in range(m):
-                project(launch, "batched_gemv", projection, x=_row(x, row), y=_row(y, row))
+            perform(launch, [_product(projection, _row(x, row), _row(y, row)) for row in range(m)])
 
     def gemv_or_gemm(
         self,
@@ -81,7 +83,7 @@ class BatchedRunner:
         projection = self._bound(type, weight, n=n, k=k, rows=m)
         x, y = self._packed(projection, packed_input, packed_output, m)
         with self.session.launches() as launch:
-            project(launch, "batched_gemv", projection, x=x, y=y)
+            perform(launch, [_product(projection, x, y)])
 
     def qkv_dp4a_q4k(
         self,
@@ -109,8 +111,9 @@ class BatchedRunner:
         outputs = {role: self._rows(to, role, m, projections[role].weight.n) for role, to in zip(ROLES, (q, k, v), strict=True)}
         _require_apart("batched_qkv_dp4a_q4k_gemv_into", {"packed_input": x}, outputs)
         with self.session.launches() as launch:
-            for role, projection in projections.items():
-                project(launch, f"attn_{role}", projection, x=x, y=outputs[role])
+            read = Value.of(x)
+            products = projections.items()
+            perform(launch, [project(f"attn_{role}", one, read, Value.of(outputs[role])) for role, one in products])
 
     def bias_broadcast_add(self, packed: Any, bias: Any, dim: int, m: int) -> None:
         """packed += bias in each of m rows, in place; packed: f32[m, dim], bias: f32[dim]."""
@@ -157,7 +160,8 @@ class BatchedRunner:
         heads = {role: to.view(0, (m, to.shape[1] // s.head_dim, s.head_dim)) for role, to in outputs.items()}
         rows = AttentionRows(hidden=x, normed=normed, **heads, rows=m)
         with self.session.launches() as launch:
-            attention_inputs(launch, s, w, rows)
+            products = (Value.of(rows.q, m), Value.of(rows.k, m), Value.of(rows.v, m))
+            perform(launch, [*attention_inputs(s, w, rows, Value.of(x), products)])
             rotate_rows(launch, s, w, rows, positions=where.buffer, table=self.layers.sequence.rope_table)
             where.upload()
 
@@ -187,6 +191,10 @@ class BatchedRunner:
 
     def _rows(self, value: Any, name: str, m: int, n: int) -> GpuBuffer:
         return self.session.vector(value, (m, n), name)
+
+
+def _product(projection: Projection, x: GpuBuffer, y: GpuBuffer) -> Operation:
+    return project("batched_gemv", projection, Value.of(x), Value.of(y))
 
 
 def _row(packed: GpuBuffer, row: int) -> GpuBuffer:

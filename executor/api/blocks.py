@@ -10,8 +10,10 @@ from numbers import Integral
 from typing import Any
 
 from executor.base.arguments import number, whole
+from executor.layers.graph.binding import shaped
+from executor.layers.graph.rows import enqueue_rows
+from executor.layers.graph.values import lines
 from executor.layers.operands import WeightLike, shape_of, vector
-from executor.layers.rows import enqueue_rows, lines, shaped
 from executor.layers.session import Session
 from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import LoadedWeight

@@ -1,5 +1,5 @@
 """Matrices times vectors, by the format of the weight or by the name of a kernel. How a product is launched is
-executor/layers/gemv.py's business."""
+executor/layers/graph's business."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from executor.base.arguments import whole
 from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile
 from executor.choice.strategies import DIGITS
-from executor.layers.gemv import project
+from executor.layers.graph.products import project
+from executor.layers.graph.rules import perform
+from executor.layers.graph.values import Value
 from executor.layers.operands import WeightLike
 from executor.layers.projection import Projection, bind
 from executor.layers.session import Session
@@ -95,7 +97,7 @@ class GemvRunner:
         m, projection = whole("m", m, 1), self._bound("Q4_K", name, n=n, k=k)
         n, k = projection.shape
         with self.session.round_trip(input, (m, k), output, (m, n)) as (launch, x, y, result):
-            project(launch, "batched_gemv", projection, x=x, y=y)
+            perform(launch, [project("batched_gemv", projection, Value.of(x), Value.of(y))])
         return result
 
     def _bound(self, type: str | int | Format, weight: WeightLike, *, n: int | None, k: int | None) -> Projection:
@@ -113,7 +115,7 @@ class GemvRunner:
         n, k = projection.shape
         x, y = self.session.vector(input, (k,), "input"), self.session.vector(output, (n,), "output")
         with self.session.launches() as launch:
-            project(launch, "gemv", projection, x=x, y=y)
+            perform(launch, [project("gemv", projection, Value.of(x), Value.of(y))])
 
 
 def digits_of(profile: GpuProfile, digits: int | None) -> int:

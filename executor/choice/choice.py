@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from executor.base.arguments import described, instance, whole
 from executor.base.environment import (
@@ -45,24 +45,6 @@ class Choice:
     kernel: KernelType
     reason: str
     entry: TuningEntry | None = None
-
-
-@dataclass(frozen=True)
-class Fusions:
-    """What the product of one row with a matrix may be one launch with. joined: products with other matrices; normed: its part
-    of a norm, before it or behind; gated: of gate and up, what the one makes of the other. gathered: ranks may
-    gather digits of what it reads, or has made for others that read these. ringed: it may be by a kernel `with_weight_ring`.
-    sent: what it reads ranks may send each other, for it to wait for, so that no launch ends with what is gathered."""
-
-    joined: bool = False
-    normed: bool = False
-    gated: bool = False
-    gathered: bool = False
-    ringed: bool = False
-    sent: bool = False
-
-
-NONE: Final = Fusions()
 
 
 @dataclass(frozen=True)
@@ -191,16 +173,17 @@ class GpuProfile:
         return replace(self, persistent_layers=False, fused_norms=False, gated_products=False, gathered_digits=False)
 
     @property
-    def fusions(self) -> Fusions:
-        """What the product of one row with a matrix may be one launch with."""
-        return Fusions(
-            self.joined_products,
-            self.fused_norms,
-            self.gated_products,
-            self.gathered_digits,
-            ringed=self.weight_rings,
-            sent=self.sent_parts and self.weight_rings,
-        )
+    def rules(self) -> frozenset[str]:
+        """The names of the rules that are on."""
+        switches = {
+            "horizontal_fusion": self.joined_products,
+            "deferred_norms": self.fused_norms,
+            "swiglu_fusion": self.gated_products,
+            "plane_gathers": self.gathered_digits,
+            "weight_pipelines": self.weight_rings,
+            "sent_parts": self.sent_parts and self.weight_rings,
+        }
+        return frozenset(name for name, on in switches.items() if on)
 
     def starts_early(self, target: Target) -> bool:
         """Whether the launches of a step start early on this target. ArgumentError as of `require_on`."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from executor.layers.ffn import FfnBuffers
-from executor.layers.gather import own_lines, own_shape
-from executor.layers.rows import lines
+from executor.layers.graph.gathers import own_lines, own_shape
+from executor.layers.graph.values import lines
 from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from executor.choice.attention import TokenAttentionChoice
 from executor.layers.activations import Activations, AttentionRows
-from executor.layers.calls import LaunchQueue
+from executor.layers.graph.binding import Binding
+from executor.layers.graph.values import Form, Value
 from executor.layers.indexed import ValidatedLayerWeights
-from executor.layers.packed import Form
 from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import LayerCache
@@ -78,27 +78,27 @@ class TokenAttention:
     split: PositionSplit
 
     def __call__(
-        self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations, /, *, form: Form | None = None
+        self, b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: Activations, out: Value, form: Form | None, /
     ) -> None:
         """As Attention of transformer.py; of the length, the token itself is the last. Where one launch does it all, a.q, a.k
         and a.v stay as they are: nobody reads them after it."""
-        if launch.fused and (style := self.split.style(s, w)) is not None:
-            self._attend_at_once(launch, s, w, a, style, self.split, form)
+        if b.fused and (style := self.split.style(s, w)) is not None:
+            self._attend_at_once(b, s, w, a, style, out, form)
             return
-        self._rotate_and_append(launch, s, w, a)
-        attend(launch, self.cache, q=a.q, out=a.attended, length=self.length, form=form, split=self.split)
+        self._rotate_and_append(b, s, w, a)
+        attend(b, self.cache, q=a.q, out=out, length=self.length, form=form, split=self.split)
 
     def _attend_at_once(
         self,
-        launch: LaunchQueue,
+        b: Binding,
         s: LayerShape,
         w: ValidatedLayerWeights,
         a: Activations,
         style: HeadStyle,
-        split: PositionSplit,
+        out: Value,
         form: Form | None,
     ) -> None:
-        cache = self.cache
+        cache, split = self.cache, self.split
         digits = {"digits": form} if isinstance(form, int) else {}
         sizes = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, "max_len": cache.max_len}
         shape: dict[str, Any] = {**sizes, **digits, **split.shape, **style._asdict()}
@@ -108,32 +108,32 @@ class TokenAttention:
             "out": a.attended, "q": a.q, "k": a.k, "v": a.v, "table": self.rope_table, "position": self.position,
             "k_cache": cache.keys, "v_cache": cache.values, **norms, **biases(w), **split.buffers(kernel),
         }  # fmt: skip
-        enqueue_attention(launch, kernel, digits, arguments)
+        enqueue_attention(b, kernel, out, digits, arguments)
 
-    def _rotate_and_append(self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
+    def _rotate_and_append(self, b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
         cache, neox = self.cache, s.rope_style == "neox"
         places = {"table": self.rope_table, "position": self.position}
-        if launch.fused and biases_at_once(w):
+        if b.fused and biases_at_once(w):
             added, norms = biases(w), {"q_gamma": w.attn_q_norm, "k_gamma": w.attn_k_norm}
             sizes = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, "max_len": cache.max_len}
             given = {"q": a.q, "k": a.k, "v": a.v, "k_cache": cache.keys, "v_cache": cache.values, **places}
             normed = None not in norms.values()
             if normed and NormRopeScatter.suits(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim):
                 at_once = NormRopeScatter(neox, False, **sizes)
-                launch("rope_scatter", at_once, **given, **norms, eps=s.rms_eps)
+                b("rope_scatter", at_once, **given, **norms, eps=s.rms_eps)
                 return
-            normalise_heads(launch, s, w, a)
+            normalise_heads(b, s, w, a)
             kernel = RopeScatter(neox, bool(added), **sizes, rotary_dim=s.rope_dim)
-            launch("rope_scatter", kernel, **given, **added)
+            b("rope_scatter", kernel, **given, **added)
             return
         for name, bias in biases(w).items():
             role = name[0]
             x: GpuBuffer = getattr(a, role)
-            launch(f"attn_{role}_bias", ResidualAdd(n=bias.shape[0]), x=x.view(0, bias.shape), delta=bias)
-        normalise_heads(launch, s, w, a)
+            b(f"attn_{role}_bias", ResidualAdd(n=bias.shape[0]), x=x.view(0, bias.shape), delta=bias)
+        normalise_heads(b, s, w, a)
         for role, x in (("q", a.q), ("k", a.k)):
-            launch(f"rope_{role}", Rope(neox, True, x.shape[0], s.head_dim, cache.max_len, s.rope_dim), x=x, **places)
-        append(launch, cache, k=a.k, v=a.v, position=self.position)
+            b(f"rope_{role}", Rope(neox, True, x.shape[0], s.head_dim, cache.max_len, s.rope_dim), x=x, **places)
+        append(b, cache, k=a.k, v=a.v, position=self.position)
 
 
 def biases(w: ValidatedLayerWeights) -> dict[str, GpuBuffer]:
@@ -147,51 +147,51 @@ def biases_at_once(w: ValidatedLayerWeights) -> bool:
     return len(biases(w)) in (0, 3) and ((w.attn_q_norm, w.attn_k_norm) == (None, None) or w.attn_q_bias is None)
 
 
-def add_biases(launch: LaunchQueue, w: ValidatedLayerWeights, a: AttentionRows) -> None:
+def add_biases(b: Binding, w: ValidatedLayerWeights, a: AttentionRows) -> None:
     """To the queries, keys and values of all rows, where the layer has them."""
     for name, bias in biases(w).items():
         role = name[0]
         x: GpuBuffer = getattr(a, role)
         kernel = BatchedBiasBroadcastAdd(n=bias.shape[0], m=a.rows)
-        launch(f"attn_{role}_bias", kernel, x=x.view(0, (a.rows, bias.shape[0])), bias=bias)
+        b(f"attn_{role}_bias", kernel, x=x.view(0, (a.rows, bias.shape[0])), bias=bias)
 
 
-def normalise_heads(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: AttentionRows) -> None:
+def normalise_heads(b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: AttentionRows) -> None:
     """The RMSNorm of each head of the queries and the keys of all rows, where the architecture has it."""
     for role, norm, x in (("q", w.attn_q_norm, a.q), ("k", w.attn_k_norm, a.k)):
         if norm is not None:
             heads = x.view(0, (prod(x.shape[:-1]), s.head_dim))
             kernel = PerHeadRmsNorm(heads=heads.shape[0], head_dim=s.head_dim)
-            launch(f"attn_{role}_norm", kernel, x=heads, gamma=norm, eps=s.rms_eps)
+            b(f"attn_{role}_norm", kernel, x=heads, gamma=norm, eps=s.rms_eps)
 
 
 def rotate_rows(
-    launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: AttentionRows, *, positions: GpuBuffer, table: GpuBuffer
+    b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: AttentionRows, *, positions: GpuBuffer, table: GpuBuffer
 ) -> None:
     """The queries, keys and values of rows that join no cache, ready for attention.
 
     positions: u32[rows]; table: f32[max_len, rope_dim / 2, 2]. A row at a position of max_len or more is not rotated."""
-    add_biases(launch, w, a)
-    normalise_heads(launch, s, w, a)
+    add_biases(b, w, a)
+    normalise_heads(b, s, w, a)
     for role, x in (("q", a.q), ("k", a.k)):
         heads = x.shape[-2]
         kernel = BatchedRope(s.rope_style == "neox", True, heads, s.head_dim, table.shape[0], s.rope_dim, m=a.rows)
-        launch(f"rope_{role}", kernel, x=x.view(0, (a.rows, heads, s.head_dim)), table=table, positions=positions)
+        b(f"rope_{role}", kernel, x=x.view(0, (a.rows, heads, s.head_dim)), table=table, positions=positions)
 
 
-def append(launch: LaunchQueue, cache: LayerCache, *, k: GpuBuffer, v: GpuBuffer, position: GpuBuffer) -> None:
+def append(b: Binding, cache: LayerCache, *, k: GpuBuffer, v: GpuBuffer, position: GpuBuffer) -> None:
     """k and v go into the cache at `position`. k, v: f32[kv_heads, head_dim], k rotated already; position: u32[1]."""
     kv_heads, head_dim = k.shape
     kernel = KvCacheScatter(indirect=True, kv_heads=kv_heads, head_dim=head_dim, max_len=cache.max_len)
-    launch("kv_scatter", kernel, k_cache=cache.keys, v_cache=cache.values, k=k, v=v, position=position)
+    b("kv_scatter", kernel, k_cache=cache.keys, v_cache=cache.values, k=k, v=v, position=position)
 
 
 def attend(
-    launch: LaunchQueue,
+    b: Binding,
     cache: LayerCache,
     *,
     q: GpuBuffer,
-    out: GpuBuffer,
+    out: Value,
     length: GpuBuffer,
     split: PositionSplit,
     form: Form | None = None,
@@ -204,23 +204,22 @@ def attend(
     heads, head_dim = q.shape
     kv_heads, _, _ = cache.keys.shape
     shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": cache.max_len}
-    arguments = {"out": out, "q": q, "k_cache": cache.keys, "v_cache": cache.values, "length": length}
-    digits = {"digits": form} if launch.fused and isinstance(form, int) else {}
+    arguments = {"out": out.buffer, "q": q, "k_cache": cache.keys, "v_cache": cache.values, "length": length}
+    digits = {"digits": form} if b.fused and isinstance(form, int) else {}
     kernel: IncrementalAttention
     if cache.max_len <= split.choice.short:  # no sequence is long, and of others incremental_attention has the same bits
         kernel = (IncrementalAttentionDigits if digits else IncrementalAttention)(True, **shape, **digits)
     else:
         grouped = (GroupedAttentionDigits if digits else GroupedAttention)(True, **shape, **digits, **split.shape)
         kernel, arguments = grouped, arguments | split.buffers(grouped)
-    enqueue_attention(launch, kernel, digits, arguments)
+    enqueue_attention(b, kernel, out, digits, arguments)
 
 
 def enqueue_attention(
-    launch: LaunchQueue, kernel: IncrementalAttention, digits: Mapping[str, int], arguments: Mapping[str, Any]
-) -> None:  # fmt: skip
+    b: Binding, kernel: IncrementalAttention, out: Value, digits: Mapping[str, int], arguments: Mapping[str, Any]
+) -> None:
     """Launch a kernel of a token's attention, which writes `digits` of its result, if it has such a field, beside it."""
     if digits:
-        out = arguments["out"].view(0, (kernel.heads * kernel.head_dim,))
-        launch.packed.write(launch, "attention", kernel, out, digits["digits"], **arguments)
+        b.write("attention", kernel, out, digits["digits"], **arguments)
     else:
-        launch("attention", kernel, **arguments)
+        b("attention", kernel, **arguments)

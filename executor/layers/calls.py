@@ -1,49 +1,32 @@
-"""How a list of launches is run: together, or collected for later. What is launched is the caller's business (the layer, an
-FFN)."""
+"""What becomes of launches: they are prepared and started together, or collected for later."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from executor.launch.launch import Launcher, LayerOperation, Plan
-from executor.layers.packed import Enqueue, PackedActivations
-from executor.memory.buffers import GpuBuffer, Writes
+from executor.layers.graph.binding import Binding, SharedForms
 from executor.memory.workspace import Workspace
-from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.kernels import compose
 
 
-class LaunchQueue(Enqueue, Protocol):
-    """What layers give their launches to."""
-
-    @property
-    def packed(self) -> PackedActivations:
-        """The activation digits and halves that its launches share."""
-
-    @property
-    def fused(self) -> bool:
-        """Whether kernels are wanted that do several operations at once."""
-
-
-def scratch_of(launch: LaunchQueue, operation: str, kernel: KernelType) -> Mapping[str, GpuBuffer]:
-    """What a kernel has as scratch: of this operation alone, since launches of others may run at the same time, and of this
-    kernel, since another layer may have a matrix of another format, whose kernel wants other arrays."""
-    return launch.packed.workspace.arrays(kernel, f"{operation} by {kernel.name}", kernel.scratch)
-
-
-class LaunchBatch:
+class LaunchBatch(Binding):
     """The launches that one call makes: each is checked when it is named, and `start` launches them when all have been. What
-    they will write counts as written from the moment they are named, so that what is derived from it is derived anew.
+    they will write counts as written from the moment they are named, so that what is derived from it is derived anew."""
 
-    packed: where activations are shared with calls before; layer: the one that runs, for messages and profiles."""
-
-    def __init__(self, launcher: Launcher, packed: PackedActivations, layer: int | None = None, *, fused: bool = True) -> None:
-        self.packed = packed
-        self.fused = fused
-        self.layer = layer
+    def __init__(
+        self,
+        launcher: Launcher,
+        workspace: Workspace,
+        layer: int | None = None,
+        *,
+        fused: bool = True,
+        shared: SharedForms | None = None,
+    ) -> None:
+        super().__init__(workspace, layer, fused=fused, shared=shared)
         self._launcher = launcher
         self._plans: list[Plan] = []
 
@@ -72,7 +55,7 @@ class KernelCall(NamedTuple):
 
 
 def in_order(calls: Sequence[KernelCall], *, early: bool) -> tuple[KernelCall, ...]:
-    """The calls with the kernels that are fastest where they are launched one behind the other (KernelType.between). early:
+    """The calls with the kernels that are fastest where they are launched one behind the other (compose.between). early:
     whether they start early; else all are as they were."""
     if not early:
         return tuple(calls)
@@ -81,20 +64,25 @@ def in_order(calls: Sequence[KernelCall], *, early: bool) -> tuple[KernelCall, .
     chosen = [_between(call.kernel, *two) for call, two in zip(calls, neighbours, strict=True)]
     behind = [*(call.arguments for call in calls[1:]), {}]
     return tuple(
-        call._replace(kernel=kernel, arguments=call.arguments | {own: after[name] for own, name in kernel.borrowed.items()})
+        call._replace(kernel=kernel, arguments=call.arguments | _borrowed(kernel, after))
         for call, kernel, after in zip(calls, chosen, behind, strict=True)
     )
+
+
+def _borrowed(kernel: KernelType, after: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that are those of the launch after it."""
+    return {own: after[name] for own, name in compose.borrowed(kernel).items()}
 
 
 @lru_cache(maxsize=256)
 def _between(kernel: KernelType, before: KernelType | None, behind: KernelType | None) -> KernelType:
     """Found once, since layers have the same kernels."""
-    return kernel.between(before, behind)
+    return compose.between(kernel, before, behind)
 
 
 def kernels_of(calls: Iterable[KernelCall], *, early: bool) -> list[KernelType]:
     """What `plans_of` loads, each once."""
-    return list(dict.fromkeys(call.kernel.early() if early else call.kernel for call in calls))
+    return list(dict.fromkeys(compose.start_early(call.kernel) if early else call.kernel for call in calls))
 
 
 def plans_of(launcher: Launcher, calls: Iterable[KernelCall], *, early: bool) -> tuple[Plan, ...]:
@@ -103,23 +91,15 @@ def plans_of(launcher: Launcher, calls: Iterable[KernelCall], *, early: bool) ->
     return tuple(prepare(call.kernel, call.place, **call.arguments) for call in calls)
 
 
-class Recorder:
-    """Collects calls and launches none. `layer`: the one that is being recorded. Nothing is written on the device yet, so the
-    recorder counts by itself what its calls are going to write: what they derive from it is then derived anew."""
+class Recorder(Binding):
+    """Collects calls and launches none."""
 
     def __init__(self, workspace: Workspace, layer: int | None = None, *, fused: bool = True) -> None:
-        writes: Counter[Writes] = Counter()  # not `self` in the lambda: the cycle would keep a dropped model's workspace
-        self.packed = PackedActivations(workspace, lambda buffer: writes[buffer.allocation.writes])
-        self.fused = fused
-        self.layer = layer
+        super().__init__(workspace, layer, fused=fused)
         self._calls: list[KernelCall] = []
-        self._writes = writes
 
     def __call__(self, operation: str, kernel: KernelType, /, **arguments: Any) -> None:
         self._calls.append(KernelCall(kernel, arguments, LayerOperation(self.layer, operation)))
-        for name, argument in kernel.signature().items():
-            if isinstance(argument, Array) and argument.direction != "in":
-                self._writes[arguments[name].allocation.writes] += 1
 
     def take(self) -> tuple[KernelCall, ...]:
         """What was collected since the last time."""

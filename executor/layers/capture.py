@@ -8,7 +8,7 @@ from collections.abc import Callable
 from executor.base.errors import LaunchError
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, LaunchRecord, Plan
-from executor.layers.packed import PackedActivations
+from executor.layers.graph.binding import SharedForms
 from executor.layers.sequence import LayerSequence
 from executor.memory.workspace import Workspace
 from ptxgen.errors import ArgumentError
@@ -22,8 +22,8 @@ class Capture:
     capture it anew."""
 
     def __init__(self, launcher: Launcher, workspace: Workspace, state: Callable[[], object]) -> None:
-        self.packed = PackedActivations(workspace)
-        """Of what the capture itself launches: a replay makes them each time."""
+        self.shared = SharedForms()
+        """Those that the capture itself makes: a replay makes them each time."""
         self._layers: list[int] = []
         self._sequence: LayerSequence | None = None
         self._launcher = launcher

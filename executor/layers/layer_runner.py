@@ -15,12 +15,13 @@ from executor.launch.launch import Plan
 from executor.layers.activations import Activations
 from executor.layers.attention import TokenAttention
 from executor.layers.calls import LaunchBatch
+from executor.layers.graph.rules import perform
 from executor.layers.indexed import BLOCK, ValidatedLayerWeights, build_indexed_weights, layer_weights
 from executor.layers.outlier_verdicts import OutlierVerdicts
 from executor.layers.sequence import LayerSequence
 from executor.layers.session import Session
 from executor.layers.shape import LayerShape, RopeStyle
-from executor.layers.transformer import transformer_layer
+from executor.layers.transformer import Stream, transformer_layer
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
 from ptxgen.errors import ArgumentError
@@ -174,7 +175,9 @@ class LayerRunner:
         cache = self.sequence.cache.layer(layer)
         token = self.sequence.token
         attention = TokenAttention(cache, token.position, token.length, self.sequence.rope_table, self.sequence.split)
-        transformer_layer(launch, shape, weights, attention, Activations.of(self.session.workspace, shape, hidden=hidden))
+        a = Activations.of(self.session.workspace, shape, hidden=hidden)
+        operations, _ = transformer_layer(shape, weights, attention, a, Stream.given(a), layer)
+        perform(launch, operations)
 
     def _token_at(
         self, position: int, hidden: GpuBuffer, layer: int, weights: ValidatedLayerWeights, shape: LayerShape

@@ -9,7 +9,7 @@ from typing import Any
 
 from executor.base.arguments import described, one_of, whole
 from executor.launch.launch import LayerOperation
-from executor.layers.calls import LaunchQueue
+from executor.layers.graph.binding import Binding
 from executor.layers.indexed import LAYER_OUTPUTS
 from executor.layers.outliers import OUTLIER_RATIO
 from executor.memory.buffers import GpuBuffer
@@ -29,9 +29,7 @@ class OutlierVerdicts:
         self._of: dict[LayerOperation, bool] = {}
         self._generation = weights.generation
 
-    def of(
-        self, launches: Callable[[], AbstractContextManager[LaunchQueue]], x: GpuBuffer, site: LayerOperation | None
-    ) -> bool:
+    def of(self, launches: Callable[[], AbstractContextManager[Binding]], x: GpuBuffer, site: LayerOperation | None) -> bool:
         """Whether x, f32[n], has an outlier, found by what `launches` runs. The first answer for a site stays its
         answer; without one nothing is kept."""
         self._forget_old()

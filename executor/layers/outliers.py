@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from executor.base.arguments import array
 from executor.launch.launch import NOWHERE, Launcher, LaunchRecord, LayerOperation, Plan
-from executor.layers.gather import COMPUTED_IN_PARTS, GATHERED
+from executor.layers.graph.gathers import COMPUTED_IN_PARTS, GATHERED
 from executor.layers.indexed import OUTPUTS, sites
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache

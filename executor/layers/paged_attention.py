@@ -10,10 +10,9 @@ from typing import Any
 from executor.choice.attention import AttentionChoice
 from executor.layers.activations import Activations
 from executor.layers.attention import add_biases, biases, biases_at_once, normalise_heads
-from executor.layers.calls import LaunchQueue
+from executor.layers.graph.binding import Binding
+from executor.layers.graph.values import Form, Value
 from executor.layers.indexed import ValidatedLayerWeights
-from executor.layers.packed import Form
-from executor.layers.rows import lines
 from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import PagedShape
@@ -59,23 +58,23 @@ class RowsAttention:
     choice: AttentionChoice
 
     def __call__(
-        self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations, /, *, form: Form | None = None
+        self, b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: Activations, out: Value, form: Form | None, /
     ) -> None:
         """As Attention of transformer.py. A row sees what the other rows of its slot write in the same step, up to its own
         position. Of rows that are idle nothing is promised where there are tiles."""
-        self._rotate_and_append(launch, s, w, a)
+        self._rotate_and_append(b, s, w, a)
         lone, tiles = self.places.lone, self.places.tiles
         if lone is not None:
-            self._attend_alone(launch, s, a, lone, None if tiles is not None else form)
+            self._attend_alone(b, s, a, lone, out, None if tiles is not None else form)
         if tiles is not None:
-            self._attend_in_tiles(launch, s, a, tiles)
+            self._attend_in_tiles(b, s, a, tiles)
 
-    def _rotate_and_append(self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
+    def _rotate_and_append(self, b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
         added = biases(w)
         if not biases_at_once(w):
-            add_biases(launch, w, a)
+            add_biases(b, w, a)
             added = {}
-        normalise_heads(launch, s, w, a)
+        normalise_heads(b, s, w, a)
         scatter = PagedRopeScatter(
             neox=s.rope_style == "neox",
             bias=bool(added),
@@ -84,21 +83,21 @@ class RowsAttention:
             rows=a.rows,
             **asdict(self.shape),
         )
-        launch(
-            "rope_scatter", scatter, **self._heads(s, a, "q", "k", "v"), **added, table=self.rope_table, **self._seen(a.rows)
-        )
+        b("rope_scatter", scatter, **self._heads(s, a, "q", "k", "v"), **added, table=self.rope_table, **self._seen(a.rows))
 
-    def _attend_alone(self, launch: LaunchQueue, s: LayerShape, a: Activations, lone: GpuBuffer, form: Form | None) -> None:
+    def _attend_alone(
+        self, b: Binding, s: LayerShape, a: Activations, lone: GpuBuffer, result: Value, form: Form | None
+    ) -> None:
         """The first rows, as many as `lone` has; zeros where it says that a row is idle."""
         (rows,) = lone.shape
         kernel = PagedAttention(heads=s.heads, rows=rows, **asdict(self.shape), **self.choice.alone._asdict()).filling()
-        packs = launch.fused and isinstance(form, HalfForm) and s.head_dim in HEAD_DIMS
+        packs = b.fused and isinstance(form, HalfForm) and s.head_dim in HEAD_DIMS
         if self.choice.merged and (windows_of_a_block(kernel) or not packs):
-            self._attend_at_once(launch, s, a, kernel, lone, form)
+            self._attend_at_once(b, s, a, kernel, lone, result, form)
             return
         parts = self.workspace.arrays(kernel, f"attention of {rows}", HANDED)
         q, out = (self._heads(s, a, name, rows=rows)[name] for name in ("q", "attended"))
-        launch("attention_parts", kernel, q=q, **parts, **self._seen(rows) | {"position": lone})
+        b("attention_parts", kernel, q=q, **parts, **self._seen(rows) | {"position": lone})
         shape = {
             "rows": rows,
             "heads": s.heads,
@@ -108,39 +107,45 @@ class RowsAttention:
             "least": kernel.least,
         }
         arguments = {"out": out, **parts, "position": lone}
-        attended = a.attended.view(0, lines(rows, s.q_dim))
         if packs and isinstance(form, HalfForm):
             halves = PagedAttentionReduceHalves(**shape, **asdict(form))
-            launch.packed.write(launch, "attention", halves, attended, form, **arguments)
-        elif launch.fused and isinstance(form, int):
+            b.write("attention", halves, result, form, **arguments)
+        elif b.fused and isinstance(form, int):
             digits = PagedAttentionReduceDigits(**shape, digits=form)
-            launch.packed.write(launch, "attention", digits, attended, form, **arguments)
+            b.write("attention", digits, result, form, **arguments)
         else:
-            launch("attention", PagedAttentionReduce(**shape), **arguments)
+            b("attention", PagedAttentionReduce(**shape), **arguments)
 
     def _attend_at_once(
-        self, launch: LaunchQueue, s: LayerShape, a: Activations, parts: PagedAttention, lone: GpuBuffer, form: Form | None
+        self,
+        b: Binding,
+        s: LayerShape,
+        a: Activations,
+        parts: PagedAttention,
+        lone: GpuBuffer,
+        result: Value,
+        form: Form | None,
     ) -> None:
         """The same in one launch, bit for bit."""
         rows, plain = parts.rows, PagedAttentionMerged(**parts.parameters())
         heads = self._heads(s, a, "q", "attended", rows=rows)
         scratch = self.workspace.arrays(plain, f"attention of {rows}", plain.scratch)
         arguments = {"out": heads["attended"], "q": heads["q"], **self._seen(rows), "position": lone, **scratch}
-        shape, attended = parts.parameters(), a.attended.view(0, lines(rows, s.q_dim))
-        if launch.fused and isinstance(form, HalfForm) and windows_of_a_block(parts):
+        shape = parts.parameters()
+        if b.fused and isinstance(form, HalfForm) and windows_of_a_block(parts):
             halves = PagedAttentionMergedHalves(**shape, **asdict(form))
-            launch.packed.write(launch, "attention", halves, attended, form, **arguments)
-        elif launch.fused and isinstance(form, int):
+            b.write("attention", halves, result, form, **arguments)
+        elif b.fused and isinstance(form, int):
             digits = PagedAttentionMergedDigits(**shape, digits=form)
-            launch.packed.write(launch, "attention", digits, attended, form, **arguments)
+            b.write("attention", digits, result, form, **arguments)
         else:
-            launch("attention", plain, **arguments)
+            b("attention", plain, **arguments)
 
-    def _attend_in_tiles(self, launch: LaunchQueue, s: LayerShape, a: Activations, tiles: GpuBuffer) -> None:
+    def _attend_in_tiles(self, b: Binding, s: LayerShape, a: Activations, tiles: GpuBuffer) -> None:
         count, parts = tiles.shape[0], self.choice.parts
         kernel = FlashAttention(heads=s.heads, rows=a.rows, **asdict(self.shape), tiles=count, parts=parts)
         arguments = {"out": self._heads(s, a, "attended")["attended"], **self._heads(s, a, "q"), **self._seen(a.rows)}
-        launch("attention_tiles", kernel, **arguments, tiles=tiles)
+        b("attention_tiles", kernel, **arguments, tiles=tiles)
 
     def _seen(self, rows: int) -> dict[str, Any]:
         slot, position = (one.view(0, (rows,)) for one in (self.places.slot, self.places.position))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from executor.choice.choice import NONE, Fusions, GpuProfile, reads_one_digit
+from executor.choice.choice import GpuProfile, reads_one_digit
 from executor.layers.batched import takes_rows
 from executor.memory.weights import LoadedWeight
 from ptxgen.dsl.arguments import Argument, Array, Signature
@@ -17,13 +17,13 @@ from ptxgen.kernels.gemv.gemv_type import gemv_arguments
 @dataclass(frozen=True)
 class Projection:
     """A weight matrix, u8[n, row bytes] in its format, bound to the kernel that multiplies it by a vector, or by so many at
-    once. `reason`: why this kernel. fusions: what its product with a vector may be one launch with. Of a matrix that ranks
-    share, the kernel is that of the whole, by which all is decided that bits depend on; `own` is launched."""
+    once. `reason`: why this kernel. rules: the names of the profile's rules that its product may take part in. Of a matrix that
+    ranks share, the kernel is that of the whole, by which all is decided that bits depend on; `own` is launched."""
 
     weight: LoadedWeight
     kernel: KernelType
     reason: str
-    fusions: Fusions = NONE
+    rules: frozenset[str] = frozenset()
 
     @property
     def pointer(self) -> int:
@@ -39,6 +39,10 @@ class Projection:
     def type(self) -> str:
         """The GGML type."""
         return self.weight.format.name
+
+    def allows(self, rule: str) -> bool:
+        """Whether its product may take part in this rule."""
+        return rule in self.rules
 
     def own(self, kernel: KernelType) -> KernelType:
         """A kernel of the whole matrix as the one of the rows that this device has of it; the same order of summation."""
@@ -56,7 +60,7 @@ def bind(weight: LoadedWeight, profile: GpuProfile, *, accurate: bool = False, r
     or takes other arguments."""
     choice = profile.choose(weight.format, weight.k, weight.rows, accurate=accurate, rows=rows)
     require_fit(choice.kernel, weight.format, weight.name, n=weight.rows, k=weight.k, rows=rows)
-    return Projection(weight, choice.kernel, choice.reason, profile.fusions)
+    return Projection(weight, choice.kernel, choice.reason, profile.rules)
 
 
 def bind_rows(projection: Projection, profile: GpuProfile, rows: int) -> Projection:

@@ -17,8 +17,8 @@ from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.layers.calls import LaunchBatch
 from executor.layers.capture import Capture
+from executor.layers.graph.binding import SharedForms
 from executor.layers.operands import WeightLike, host_output, host_values, vector, weight
-from executor.layers.packed import PackedActivations
 from executor.layers.sequence import LayerSequence
 from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import LoadedWeight, Weights
@@ -42,7 +42,7 @@ class Session:
         self.sequence: LayerSequence | None = None
         self.recording: Capture | None = None
         """The capture under way."""
-        self._packed = PackedActivations(self.workspace)
+        self._shared = SharedForms()
 
     def vector(self, value: Any, shape: tuple[int, ...] | None, name: str) -> GpuBuffer:
         """A caller's f32 vector; see operands.vector."""
@@ -59,13 +59,14 @@ class Session:
         """What one call launches: checked in the block as it is named, launched when the block ends, or recorded by the capture
         under way. If anything is refused, nothing has been launched."""
         self.device.owner.check("launching")
-        packed = self._packed if self.recording is None else self.recording.packed
-        batch = LaunchBatch(self.launcher, packed, layer, fused=self.modules.fused)
+        shared = self._shared if self.recording is None else self.recording.shared
+        batch = LaunchBatch(self.launcher, self.workspace, layer, fused=self.modules.fused, shared=shared)
         try:
             yield batch
+            batch.keep_shared()
             batch.start()
         except BaseException:
-            packed.forget()  # some count as computed and may not be
+            shared.forget()  # some count as made and may not be
             if self.recording is None:  # then some may have run half
                 self.workspace.settle()
             raise

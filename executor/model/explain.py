@@ -11,7 +11,7 @@ import numpy as np
 
 from executor.choice.choice import Choice, GpuProfile
 from executor.gguf.gguf_file import GgufFile
-from executor.layers.persistent import takes
+from executor.layers.graph.resident import takes
 from executor.layers.projection import require_fit
 from executor.model.matrices import Matrix, matrices
 from ptxgen.kernels.registry import find

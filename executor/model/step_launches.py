@@ -4,7 +4,7 @@ does."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from executor.choice.attention import AttentionChoice, choose_attention
 from executor.choice.choice import GpuProfile
@@ -12,13 +12,16 @@ from executor.choice.persistent import PersistentGrid
 from executor.launch.launch import LayerOperation
 from executor.layers.activations import Activations
 from executor.layers.calls import KernelCall, Recorder, in_order
-from executor.layers.gather import gather, own_shape
-from executor.layers.gemv import project
+from executor.layers.graph.gathers import Gather, own_shape
+from executor.layers.graph.graph import Setting
+from executor.layers.graph.operations import Launch, Norm, Operation
+from executor.layers.graph.products import project
+from executor.layers.graph.rules import perform
+from executor.layers.graph.values import Value, lines
 from executor.layers.indexed import build_indexed_weights
 from executor.layers.paged_attention import RowPlaces, RowsAttention
 from executor.layers.projection import bind, bind_rows
-from executor.layers.rows import enqueue_rows, lines
-from executor.layers.transformer import normalise, transformer_layers
+from executor.layers.transformer import transformer_layers
 from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import Pages
 from executor.memory.weights import Weights
@@ -98,15 +101,16 @@ class StepBody:
         recorder = Recorder(common)
         embedding = model.weights["token_embd.weight"]
         lookup = EmbeddingLookup(indirect=True, format=embedding.format, rows=config.vocab, k=config.hidden)
-        enqueue_rows(recorder, "embed", lookup, rows, y=a.hidden, table=embedding.buffer, token=token)
+        read = {"y": a.hidden, "table": embedding.buffer, "token": token}
         layers = build_indexed_weights(model.weights, config.layers, shape, model.profile, flagged=model.flagged, rows=rows)
 
         def attends(layer: int) -> RowsAttention:
             caches = model.pages.layers[layer]
             return RowsAttention(model.pages.shape, caches, places, model.rope_table, workspace, model.attention)
 
-        for number in transformer_layers(recorder, shape, layers, attends, a, model.persistent):
-            recorder.layer = number if number < config.layers else None
+        operations, _ = transformer_layers(shape, layers, attends, a)
+        embed = Launch(name="embed", kernel=lookup, of_tokens=rows, arguments=read)
+        perform(recorder, [embed, *operations], Setting(common.device, grid=model.persistent))
         return cls(rows, tiles, inputs, a, in_order(recorder.take(), early=model.profile.early_launches))
 
 
@@ -126,11 +130,12 @@ class StepHead:
         config, a = model.config, body.activations
         recorder = Recorder(workspace)
         hidden = a.hidden
+        operations: list[Operation] = []
         if gathered:
             hidden = workspace.buffer("hidden of scored rows", lines(scored, config.hidden))
             x, y = a.hidden.view(0, (body.rows, config.hidden)), hidden.view(0, (scored, config.hidden))
-            kernel = GatherRows(n=config.hidden, m=scored, rows=body.rows)
-            recorder("scored_rows", kernel, y=y, x=x, index=_line(body.inputs, "index", scored))
+            kernel, index = GatherRows(n=config.hidden, m=scored, rows=body.rows), _line(body.inputs, "index", scored)
+            operations.append(Launch(name="scored_rows", kernel=kernel, arguments={"y": y, "x": x, "index": index}))
         normed = workspace.buffer("normed of scored rows", lines(scored, config.hidden))
         logits = workspace.buffer("logits", lines(scored, config.vocab))
         own = logits if config.ranks == 1 else workspace.buffer("own logits", own_shape(scored, config.vocab, config.ranks))
@@ -138,12 +143,15 @@ class StepHead:
         output = model.weights["token_embd.weight" if config.tied else "output.weight"]
         projection = bind(output, model.profile, accurate=(None, "output_norm") in model.flagged)
         projection = projection if scored == 1 else bind_rows(projection, model.profile, scored)
-        rows = replace(a, hidden=hidden, normed=normed, rows=scored)
-        normalise(recorder, "output_norm", config.layer, rows, model.weights["output_norm.weight"].buffer, (projection,))
-        project(recorder, "output", projection, x=normed, y=own)
+        read, made, product = (Value.of(one, scored) for one in (hidden, normed, own))
+        gamma = model.weights["output_norm.weight"].buffer
+        norm = Norm(name="output_norm", x=read, y=made, gamma=gamma, eps=config.rms_eps, by_many=True)
+        operations += [norm, project("output", projection, made, product)]
         if own is not logits:
-            gather(recorder, "output", own, logits)
-        enqueue_rows(recorder, "argmax", ArgMax(n=config.vocab), scored, out=chosen, x=logits)
+            operations.append(Gather(name="output", own=product, whole=Value.of(logits, scored)))
+        found = {"out": chosen, "x": logits}
+        operations.append(Launch(name="argmax", kernel=ArgMax(n=config.vocab), of_tokens=scored, arguments=found))
+        perform(recorder, operations)
         return cls(scored, logits, chosen, recorder.take())
 
 

@@ -16,13 +16,16 @@ from executor.launch.launch import LayerOperation
 from executor.layers.activations import Activations
 from executor.layers.attention import PositionSplit, TokenAttention
 from executor.layers.calls import KernelCall, Recorder, in_order
-from executor.layers.gather import gather, own_shape
-from executor.layers.gemv import NextNorm, project
+from executor.layers.graph.gathers import Gather, own_shape
+from executor.layers.graph.graph import Setting
+from executor.layers.graph.operations import Launch, Norm
+from executor.layers.graph.products import project
+from executor.layers.graph.rules import perform
+from executor.layers.graph.values import Value
 from executor.layers.indexed import build_indexed_weights
 from executor.layers.position import TokenPosition
 from executor.layers.projection import bind
-from executor.layers.rows import enqueue_rows
-from executor.layers.transformer import normalise, transformer_layers
+from executor.layers.transformer import transformer_layers
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
 from executor.memory.weights import TensorFile, Weights
@@ -93,26 +96,26 @@ class TokenLaunches:
         def attends(layer: int) -> TokenAttention:
             return TokenAttention(cache.layers[layer], position, length, table, split)
 
+        operations, stream = transformer_layers(shape, indexed, attends, a)
         output = embedding if config.tied else weights["output.weight"]
         projection = bind(output, profile, accurate=(None, "output_norm") in flagged)
-        output_norm = weights["output_norm.weight"].buffer
-        # On one device it is a launch: each of the head's thousands of blocks would complete it by itself (8B, H100: 8 us more,
-        # for the 1.5 of the norm). Ranks gather less if it is left.
-        behind = NextNorm(output_norm, (projection,), by_many=True) if config.ranks > 1 else None
-        for number in transformer_layers(recorder, shape, indexed, attends, a, persistent, behind):
-            recorder.layer = number
-        layers = in_order(recorder.take(), early=profile.early_launches)
-        recorder.layer = None
-        normalise(recorder, "output_norm", shape, a, output_norm, (projection,))
-        project(recorder, "output", projection, x=a.normed, y=own)
+        gamma, normed, scored = weights["output_norm.weight"].buffer, Value.of(a.normed), Value.of(own)
+        # Each of the head's thousands of blocks would complete a deferred norm by itself (8B, H100: 8 us more, for the 1.5 of
+        # the norm); ranks gather less of one.
+        norm = Norm(name="output_norm", x=stream.whole, y=normed, gamma=gamma, eps=config.rms_eps, by_many=True)
+        operations += [norm, project("output", projection, normed, scored)]
         if own is not logits:
-            gather(recorder, "output", own, logits)
-        head = recorder.take()
-        enqueue_rows(recorder, "argmax", ArgMax(n=config.vocab), 1, out=token, x=logits)
-        recorder("advance", AdvancePosition(max_len=cache.max_len), position=position, length=length)
-        argmax, advance = recorder.take()
-        if recorder.packed.lacks(a.hidden):
-            gather(recorder, "hidden", a.stream, a.hidden)
+            operations.append(Gather(name="output", own=scored, whole=Value.of(logits)))
+        choose = Launch(name="argmax", kernel=ArgMax(n=config.vocab), of_tokens=1, arguments={"out": token, "x": logits})
+        places = {"position": position, "length": length}
+        operations += [choose, Launch(name="advance", kernel=AdvancePosition(max_len=cache.max_len), arguments=places)]
+        done = perform(recorder, operations, Setting(workspace.device, fused, persistent))
+        calls = recorder.take()
+        inside = sum(call.place.layer is not None for call in calls)
+        layers = in_order(calls[:inside], early=profile.early_launches)
+        head, (argmax, advance) = calls[inside:-2], calls[-2:]
+        if not any(stream.whole in operation.writes for operation in done):
+            perform(recorder, [Gather(name="hidden", own=stream.part, whole=Value.of(a.hidden))])
         whole = recorder.take()
         return cls(token, position, length, logits, a.hidden, embed[0], layers, head, argmax, advance, whole)
 

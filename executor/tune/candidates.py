@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from executor.choice.strategies import ERROR_LIMIT, has_form_for_rows, require_precision
-from executor.layers.packed import Form, form_of
+from executor.layers.graph.values import Form, form_of
 from executor.layers.projection import require_fit
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError

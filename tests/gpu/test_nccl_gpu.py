@@ -21,8 +21,8 @@ from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, Plan
 from executor.launch.modules import Modules
 from executor.layers.calls import LaunchBatch
-from executor.layers.gather import gather
-from executor.layers.packed import PackedActivations
+from executor.layers.graph.gathers import Gather as GatherOperation
+from executor.layers.graph.values import Value
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 from executor.model.generation import LanguageModel
@@ -51,8 +51,8 @@ def two() -> Iterator[SeveralDevices]:
 def plans(devices: SeveralDevices, workspace: Workspace, gathers: Gathers, x: GpuBuffer, whole: GpuBuffer) -> list[Plan]:
     """What a layer launches to gather so."""
     before, devices.gathers = devices.gathers, gathers
-    batch = LaunchBatch(Launcher(devices, Modules(devices)), PackedActivations(workspace))
-    gather(batch, "test", x, whole)
+    batch = LaunchBatch(Launcher(devices, Modules(devices)), workspace)
+    GatherOperation(name="test", own=Value.of(x), whole=Value.of(whole)).bind(batch)
     devices.gathers = before
     return batch.take()
 

@@ -17,13 +17,14 @@ from executor.base.errors import LaunchError
 from executor.choice.table import TuningEntry, TuningTable
 from executor.device.gpu import GpuModel
 from executor.launch.launch import LaunchRecord
-from executor.layers.gemv import form_read, project
+from executor.layers.graph.operations import Norm
+from executor.layers.graph.products import project
+from executor.layers.graph.rules import perform
+from executor.layers.graph.values import Value
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.activation.elementwise import ResidualAdd
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
-from ptxgen.kernels.norm.rmsnorm import RmsNorm
-from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
 from ptxgen.kernels.rope.rope import Rope
 from ptxgen.types import U32
 from tests.synthetic import Q, write_model
@@ -208,17 +209,12 @@ class Phase:
         """The steps of one token, one by one. Digits of a norm are none of its f32 values (RmsNormDigits)."""
         executor, w = self.executor, self.layer
         out = {name: executor.zeros(n) for name, n in self.sizes.items()}
-        normed = out["hidden_buf"]
-        norm = {"x": executor.buffer(x).view(0, (1, HIDDEN)), "gamma": w.attn_norm, "eps": EPS}
-        form = form_read(*w.attention_readers)
+        read = Value.of(out["hidden_buf"])
+        norm = Norm(name="norm", x=Value.of(executor.buffer(x)), y=read, gamma=w.attn_norm, eps=EPS)
+        matrices = (("q", w.attn_q), ("k", w.attn_k), ("v", w.attn_v))
         with executor._session.launches() as launch:
-            if isinstance(form, int):
-                kernel = RmsNormDigits(HIDDEN, form)
-                launch.packed.write(launch, "norm", kernel, normed, form, y=normed.view(0, (1, HIDDEN)), **norm)
-            else:
-                launch("norm", RmsNorm(HIDDEN), y=normed.view(0, (1, HIDDEN)), **norm)
-            for role, projection in (("q", w.attn_q), ("k", w.attn_k), ("v", w.attn_v)):
-                project(launch, role, projection, x=normed, y=out[role])
+            launch.fused = False
+            perform(launch, [norm, *(project(role, one, read, Value.of(out[role])) for role, one in matrices)])
         for role, bias in (("q", w.attn_q_bias), ("k", w.attn_k_bias), ("v", w.attn_v_bias)):
             if bias is not None:
                 executor.launcher(ResidualAdd(n=bias.shape[0]), x=out[role], delta=bias)

@@ -14,13 +14,14 @@ from executor.choice.choice import GpuProfile
 from executor.device.emulated import EmulatedDevice
 from executor.launch.launch import Launcher, LaunchRecord
 from executor.launch.modules import Modules
-from executor.layers.activations import Activations
 from executor.layers.ffn import FfnBuffers, swiglu_ffn
-from executor.layers.gemv import form_read, project, project_onto
+from executor.layers.graph.graph import Graph, Setting
+from executor.layers.graph.operations import Add, Norm
+from executor.layers.graph.products import project
+from executor.layers.graph.rules import leave_forms, perform
+from executor.layers.graph.values import Value
 from executor.layers.projection import Projection, require_fit
 from executor.layers.session import Session
-from executor.layers.shape import LayerShape
-from executor.layers.transformer import normalise
 from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import LoadedWeight
 from ptxgen.dsl.kernel_type import HalfForm, KernelType
@@ -55,7 +56,7 @@ class Bench:
         projection = self.projection(kernel)
         y = GpuBuffer.zeros(self.session.device, self.x.dtype, (M, projection.weight.n))
         with self.session.launches() as launch:
-            project(launch, kernel.name, projection, x=self.x, y=y)
+            perform(launch, [project(kernel.name, projection, Value.of(self.x), Value.of(y))])
         return y.to_numpy()
 
     def expected(self, kernel: KernelType) -> NDArray[np.float64]:
@@ -112,8 +113,10 @@ def test_a_product_on_halves_is_added_to_the_stream(bench: Bench) -> None:
     device = bench.session.device
     before = np.random.default_rng(5).standard_normal((M, N)).astype(np.float32)
     stream, product = GpuBuffer.from_numpy(device, before), GpuBuffer.zeros(device, bench.x.dtype, (M, N))
+    x, delta, old, new = (Value.of(one) for one in (bench.x, product, stream, stream))
     with bench.session.launches() as launch:
-        project_onto(launch, "attn_output", bench.projection(HALVES), x=bench.x, stream=stream, product=product)
+        onto = project("attn_output", bench.projection(HALVES), x, delta)
+        perform(launch, [onto, Add(name="attn_output_residual", x=old, delta=delta, y=new)])
     assert np.array_equal(stream.to_numpy(), before + product.to_numpy())
 
 
@@ -123,13 +126,12 @@ def test_swiglu_and_norm_write_the_halves_of_their_readers(bench: Bench) -> None
     gate, up, down = (bench.projection(kernel) for kernel in (wide, wide, HALVES))
     buffers = FfnBuffers(*(GpuBuffer.zeros(device, x.dtype, (M, K)) for _ in range(3)))
     y, gamma = GpuBuffer.zeros(device, x.dtype, (M, N)), GpuBuffer.from_numpy(device, np.ones(K, np.float32))
-    shape = LayerShape(K, K, 1, 1, K, 1e-5, "neox", K)
     for fused in (True, False):
-        made = Activations.of(bench.session.workspace, shape, M, hidden=x)
         with bench.session.launches() as launch:
             launch.fused = fused
-            normalise(launch, "ffn_norm", shape, made, gamma, (gate, up))
-            swiglu_ffn(launch, gate, up, down, buffers, x=made.normed, y=y)
+            normed = Value.of(bench.session.workspace.buffer("normed", (M, K)))
+            norm = Norm(name="ffn_norm", x=Value.of(x), y=normed, gamma=gamma, eps=1e-5)
+            perform(launch, [norm, *swiglu_ffn(gate, up, down, buffers, x=normed, y=Value.of(y))])
         if fused:
             expected = y.to_numpy()
             assert [name.partition(": ")[2] for name in seen] == [
@@ -142,9 +144,16 @@ def test_swiglu_and_norm_write_the_halves_of_their_readers(bench: Bench) -> None
 def test_readers_share_the_form_of_the_first_that_has_one(bench: Bench) -> None:
     plain = bench.projection(BatchedGemv(F16, k=K, n=N, m=M))
     halves, digits = bench.projection(HALVES), bench.projection(MmaGemm(Q8_0, k=K, n=N, m=M, digits=3, warps=1))
-    assert form_read(plain, halves, digits) == HalfForm(2, 4)
-    assert form_read(digits, halves) == 3
-    assert form_read(plain) is None
+
+    def left(*readers: Projection) -> object:
+        x, y = Value.of(bench.x), Value.of(bench.x)
+        products = [project(str(number), one, y, Value.of(bench.x)) for number, one in enumerate(readers)]
+        norm = Norm(name="norm", x=x, y=y, gamma=bench.x, eps=1e-5)
+        return next(leave_forms(Graph([norm, *products]), Setting(bench.session.device)).each(Norm)).leaves
+
+    assert left(plain, halves, digits) == HalfForm(2, 4)
+    assert left(digits, halves) == 3
+    assert left(plain) is None
 
 
 def test_a_kernel_on_halves_is_fit_for_its_rows() -> None:
@@ -159,7 +168,7 @@ def test_a_layer_with_a_matrix_of_another_format_leaves_the_scratch_of_the_other
         for format, n in (("Q4_K", 16), ("Q5_K", 80)):
             projection = bench.projection(StationaryGemm(FORMATS[format], k=512, n=n, m=M, slices=2, resident_threads=256))
             y = GpuBuffer.zeros(bench.session.device, activations.dtype, (M, n))
-            project(launch, "ffn_down", projection, x=activations, y=y)
+            perform(launch, [project("ffn_down", projection, Value.of(activations), Value.of(y))])
             results.append((projection.weight, y))
     for weight, y in results:
         exact = x.astype("f8") @ weight.format.dequantize(weight.buffer.to_numpy()).T

@@ -12,7 +12,7 @@ import pytest
 
 from executor.choice.choice import GpuProfile
 from executor.layers.calls import _between
-from executor.layers.gemv import _with_ring
+from executor.layers.graph.products import _pipelined
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv import hw_dp4a_type, joined_hw_dp4a
 from tests.executor.model.one_row import logits_and_plans
@@ -63,7 +63,7 @@ def test_so_has_one_of_another_architecture_with_matrices_of_two_formats(archite
 def all_ringed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small models have too few weights for rings of q, k and v."""
     monkeypatch.setattr(joined_hw_dp4a, "LEAST_RINGED", 0)
-    caches = _with_ring, _between
+    caches = _pipelined, _between
     for cache in caches:
         cache.cache_clear()
     yield

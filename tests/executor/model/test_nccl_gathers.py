@@ -21,7 +21,9 @@ from executor.device.several import SeveralDevices
 from executor.gguf.gguf_file import GgufFile
 from executor.launch.launch import LaunchRecord
 from executor.layers.calls import Recorder
-from executor.layers.gather import gather, gather_norm
+from executor.layers.graph.gathers import DeferredNorm
+from executor.layers.graph.gathers import Gather as GatherOperation
+from executor.layers.graph.values import Value
 from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig
 from executor.model.generation import LanguageModel
@@ -114,11 +116,11 @@ def test_so_has_a_token_whose_digits_nobody_gathers(
 
 def test_nobody_gets_values_who_asks_nccl_for_digits(two: tuple[SeveralDevices, CopyingGathers]) -> None:
     recorder = Recorder(Workspace(two[0]))
-    own, whole = (recorder.packed.workspace.buffer(name, (size,)) for name, size in (("own", 64), ("whole", 128)))
-    with pytest.raises(LaunchError, match=r"^attention: NCCL gathers values, not digits, here 3 of .*whole"):
-        gather(recorder, "attention", own, whole, 3)
-    with pytest.raises(LaunchError, match=r"^ffn_down: NCCL gathers values, not digits, here 2 of .*whole"):
-        gather_norm(recorder, "ffn_down", own, whole, 2, normed=whole, gamma=whole, eps=1e-5)
+    own, whole = (Value.of(recorder.workspace.buffer(name, (size,))) for name, size in (("own", 64), ("whole", 128)))
+    norm = DeferredNorm(whole, whole.buffer, 1e-5)
+    for name, planes, of in (("attention", 3, None), ("ffn_down", 2, norm)):
+        with pytest.raises(LaunchError, match=rf"^{name}: NCCL gathers values, not planes, here {planes} of .*whole"):
+            GatherOperation(name=name, own=own, whole=whole, planes=planes, norm=of).bind(recorder)
     assert not recorder.take()
 
 
