@@ -27,6 +27,7 @@ from executor.memory.kv_cache import KvCache
 from executor.memory.weights import Weights, load_weights
 from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig, expected_tensors
+from executor.model.step_graph import ModelGraph
 from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
 from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
@@ -65,9 +66,8 @@ def describe(
     table = GpuBuffer.from_numpy(device, rope_cosines(source, config, context), name="rope table")
     flagged = sites(config.layers) if accurate else ()
     alone = token_attention(config, profile, target)
-    token = TokenLaunches.build(
-        config, weights, cache, Workspace(device), table, profile, attention=alone, flagged=flagged, fused=False
-    )
+    model = ModelGraph(config, weights, profile, flagged)
+    token = TokenLaunches.build(model, cache, Workspace(device), table, attention=alone, fused=False)
     calls = tuple(token.calls)
     owners = {weight.buffer.allocation: ("tensor", name) for name, weight in weights.items()}
     buffers = _used(calls, owners)

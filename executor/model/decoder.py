@@ -145,16 +145,7 @@ class Decoder(TokenDecoder):
         flagged = self.outliers()
         self._steps.use(
             self._dependencies(),
-            lambda: StepModel(
-                self.config,
-                self.weights,
-                as_pages(self.cache, self._page),
-                self._rope.buffer,
-                self.profile,
-                self.attention,
-                flagged,
-                self.persistent,
-            ),
+            lambda: StepModel(self.model_graph(flagged), as_pages(self.cache, self._page), self._rope.buffer, self.attention),
         )
         return self._steps
 

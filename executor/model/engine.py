@@ -159,16 +159,7 @@ class Engine:
 
     def _step_model(self) -> StepModel:
         decoder = self.decoder
-        return StepModel(
-            decoder.config,
-            decoder.weights,
-            self.cache.pages,
-            self._rope,
-            decoder.profile,
-            self.attention,
-            decoder.outliers(),
-            decoder.persistent,
-        )
+        return StepModel(decoder.model_graph(decoder.outliers()), self.cache.pages, self._rope, self.attention)
 
     def _check(self, rows: Sequence[Row]) -> None:
         if not 1 <= len(rows) <= self.rows:

@@ -21,6 +21,7 @@ from executor.model.matrices import repacked
 from executor.model.prompt_chunks import prompt_steps
 from executor.model.row_steps import CHUNK
 from executor.model.split import SplitTensors, split_config
+from executor.model.step_graph import ModelGraph
 from executor.model.step_launches import StepBody, StepModel, rows_attention
 from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
 from ptxgen.kernels.attention.paged_cache import TILE as PAGE_UNIT
@@ -77,12 +78,12 @@ def memory_needed(
     workspace = Workspace(device)
     alone = token_attention(config, profile, target)
     persistent = choose_persistent(profile, target, 0) if ranks == 1 else None  # its blocks take no memory
-    TokenLaunches.build(config, weights, cache, workspace, table, profile, attention=alone, persistent=persistent)
+    TokenLaunches.build(ModelGraph(config, weights, profile, persistent=persistent), cache, workspace, table, attention=alone)
     prompts = 0
     if context % PAGE_UNIT == 0:  # others are read token by token
         page = GpuBuffer.from_numpy(device, np.zeros((1, 1), np.uint32), name="page table")
         attention = rows_attention(config, profile, target, "f32")
-        steps = StepModel(config, weights, as_pages(cache, page), table, profile, attention)
+        steps = StepModel(ModelGraph(config, weights, profile), as_pages(cache, page), table, attention)
         prompts = sum(_step_bytes(device, steps, rows) for rows in prompt_steps(context, chunk))
     staged = repacking.staged_bytes(file.tensors.values())
     return MemoryNeeded(weights.nbytes, cache.nbytes, workspace.nbytes + table.nbytes, prompts, context, staged)

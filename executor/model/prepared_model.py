@@ -31,6 +31,7 @@ from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig, expected_tensors
 from executor.model.matrices import repacked
 from executor.model.split import SplitTensors, split_config
+from executor.model.step_graph import ModelGraph
 from executor.model.step_launches import rows_attention
 from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
 from executor.model.token_plans import TokenPlans
@@ -127,6 +128,10 @@ class PreparedModel(ABC):
             return None
         return choose_persistent(self.profile, self.device.target, GpuModel.of(self.device).multiprocessors)
 
+    def model_graph(self, flagged: Collection[LayerOperation] = ()) -> ModelGraph:
+        """What all steps of the model are made of now. flagged: operations whose output has an outlier."""
+        return ModelGraph(self.config, self.weights, self.profile, flagged, self.persistent)
+
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> TokenPlans:
         """The launches of a token for what the model is now: as they were, or chosen, loaded and checked anew."""
         if self._plans is not None and self._plans_of == self._dependencies():
@@ -200,17 +205,9 @@ class PreparedModel(ABC):
             self._searched = self.weights.generation
 
     def _launches(self, flagged: Collection[LayerOperation] = ()) -> TokenLaunches:
+        model, attention = self.model_graph(flagged), self.token_attention
         return TokenLaunches.build(
-            self.config,
-            self.weights,
-            self.cache,
-            self.workspace,
-            self._rope.buffer,
-            self.profile,
-            flagged=flagged,
-            fused=self.modules.fused,
-            attention=self.token_attention,
-            persistent=self.persistent,
+            model, self.cache, self.workspace, self._rope.buffer, fused=self.modules.fused, attention=attention
         )
 
     def _drop_plans(self) -> None:

@@ -169,7 +169,7 @@ class RowSteps:
 
     def prepare(self, sizes: Sequence[StepSize], progress: Progress | None = None) -> None:
         """Plan and capture steps of these sizes, where that was not done, so that nobody waits for it later."""
-        vocab, early = self._model.config.vocab, self._starts_early
+        vocab, early = self._model.graph.config.vocab, self._starts_early
         self._modules.preload([drawing_kernel(vocab, n) for n in sorted({size.scored for size in sizes} - {0})], early=early)
         for done, size in enumerate(sizes, 1):
             self.graph(size)
@@ -219,7 +219,7 @@ class RowSteps:
 
     @property
     def _starts_early(self) -> bool:
-        return self._model.profile.starts_early(self.device.target)
+        return self._model.graph.profile.starts_early(self.device.target)
 
     def _body(self, rows: int, lone: int) -> _Body:
         if (rows, lone) not in self._bodies:

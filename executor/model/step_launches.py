@@ -3,32 +3,21 @@ does."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from executor.choice.attention import AttentionChoice, choose_attention
 from executor.choice.choice import GpuProfile
-from executor.choice.persistent import PersistentGrid
-from executor.launch.launch import LayerOperation
 from executor.layers.activations import Activations
 from executor.layers.calls import KernelCall, Recorder, in_order
-from executor.layers.graph.gathers import Gather, own_shape
-from executor.layers.graph.graph import Setting
-from executor.layers.graph.operations import Launch, Norm, Operation
-from executor.layers.graph.products import project
+from executor.layers.graph.operations import Launch, Operation
 from executor.layers.graph.rules import perform
 from executor.layers.graph.values import Value, lines
-from executor.layers.indexed import build_indexed_weights
 from executor.layers.paged_attention import RowPlaces, RowsAttention
-from executor.layers.projection import bind, bind_rows
-from executor.layers.transformer import transformer_layers
 from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import Pages
-from executor.memory.weights import Weights
 from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig
-from ptxgen.kernels.token.argmax import ArgMax
-from ptxgen.kernels.token.embedding_lookup import EmbeddingLookup
+from executor.model.step_graph import ModelGraph
 from ptxgen.kernels.token.gather_rows import GatherRows
 from ptxgen.target import Target
 from ptxgen.types import U32
@@ -47,17 +36,12 @@ def rows_attention(config: ModelConfig, profile: GpuProfile, target: Target, kv_
 
 @dataclass(frozen=True)
 class StepModel:
-    """What all steps of a model share. rope_table: f32[context, rope_dim / 2, 2]; flagged: operations whose output has an
-    outlier (see executor/layers/outliers.py); attention: how rows attend; persistent: as transformer_layers."""
+    """What all steps over pages share. rope_table: f32[context, rope_dim / 2, 2]; attention: how tokens attend."""
 
-    config: ModelConfig
-    weights: Weights
+    graph: ModelGraph
     pages: Pages
     rope_table: GpuBuffer
-    profile: GpuProfile
     attention: AttentionChoice
-    flagged: Collection[LayerOperation] = ()
-    persistent: PersistentGrid | None = None
 
 
 @dataclass(frozen=True)
@@ -84,10 +68,9 @@ class StepBody:
         are the first ones, and the others are in tiles. common: where those buffers are that do not depend on that, which
         bodies of as many rows may share; the workspace, unless told otherwise."""
         common = workspace if common is None else common
-        config, shape = model.config, model.config.layer
         tiles = model.attention.most_tiles(rows) if lone < rows else 0
         inputs = workspace.buffer("inputs of rows", (lines_of(rows, tiles), width(rows)), U32)
-        a = Activations.of(common, shape, rows)
+        a = Activations.of(common, model.graph.config.layer, rows)
         if tiles:
             a.attended.fill(0)  # nothing is written for rows that stay idle, and nobody should meet NaN there
         token, slot, position = (_line(inputs, name, rows) for name in ("token", "slot", "position"))
@@ -98,20 +81,15 @@ class StepBody:
             lone=_line(inputs, "lone", lone) if lone else None,
             tiles=inputs.view(len(INPUTS) * width(rows) * U32.bytes, (tiles, 2)) if tiles else None,
         )
-        recorder = Recorder(common)
-        embedding = model.weights["token_embd.weight"]
-        lookup = EmbeddingLookup(indirect=True, format=embedding.format, rows=config.vocab, k=config.hidden)
-        read = {"y": a.hidden, "table": embedding.buffer, "token": token}
-        layers = build_indexed_weights(model.weights, config.layers, shape, model.profile, flagged=model.flagged, rows=rows)
 
         def attends(layer: int) -> RowsAttention:
             caches = model.pages.layers[layer]
             return RowsAttention(model.pages.shape, caches, places, model.rope_table, workspace, model.attention)
 
-        operations, _ = transformer_layers(shape, layers, attends, a)
-        embed = Launch(name="embed", kernel=lookup, of_tokens=rows, arguments=read)
-        perform(recorder, [embed, *operations], Setting(common.device, grid=model.persistent))
-        return cls(rows, tiles, inputs, a, in_order(recorder.take(), early=model.profile.early_launches))
+        recorder = Recorder(common)
+        layers, _ = model.graph.layers(a, attends)
+        perform(recorder, [model.graph.embed(a.hidden, token, rows), *layers], model.graph.setting(common))
+        return cls(rows, tiles, inputs, a, in_order(recorder.take(), early=model.graph.profile.early_launches))
 
 
 @dataclass(frozen=True)
@@ -127,31 +105,17 @@ class StepHead:
     @classmethod
     def build(cls, model: StepModel, workspace: Workspace, body: StepBody, scored: int, *, gathered: bool) -> StepHead:
         """For `scored` rows of a body, in a workspace of their own."""
-        config, a = model.config, body.activations
-        recorder = Recorder(workspace)
-        hidden = a.hidden
-        operations: list[Operation] = []
+        hidden, a = model.graph.config.hidden, body.activations
+        recorder, stream, operations = Recorder(workspace), a.hidden, list[Operation]()
         if gathered:
-            hidden = workspace.buffer("hidden of scored rows", lines(scored, config.hidden))
-            x, y = a.hidden.view(0, (body.rows, config.hidden)), hidden.view(0, (scored, config.hidden))
-            kernel, index = GatherRows(n=config.hidden, m=scored, rows=body.rows), _line(body.inputs, "index", scored)
+            stream = workspace.buffer("hidden of scored rows", lines(scored, hidden))
+            x, y = a.hidden.view(0, (body.rows, hidden)), stream.view(0, (scored, hidden))
+            kernel, index = GatherRows(n=hidden, m=scored, rows=body.rows), _line(body.inputs, "index", scored)
             operations.append(Launch(name="scored_rows", kernel=kernel, arguments={"y": y, "x": x, "index": index}))
-        normed = workspace.buffer("normed of scored rows", lines(scored, config.hidden))
-        logits = workspace.buffer("logits", lines(scored, config.vocab))
-        own = logits if config.ranks == 1 else workspace.buffer("own logits", own_shape(scored, config.vocab, config.ranks))
+        normed = workspace.buffer("normed of scored rows", lines(scored, hidden))
         chosen = workspace.buffer("chosen", (scored,), U32)
-        output = model.weights["token_embd.weight" if config.tied else "output.weight"]
-        projection = bind(output, model.profile, accurate=(None, "output_norm") in model.flagged)
-        projection = projection if scored == 1 else bind_rows(projection, model.profile, scored)
-        read, made, product = (Value.of(one, scored) for one in (hidden, normed, own))
-        gamma = model.weights["output_norm.weight"].buffer
-        norm = Norm(name="output_norm", x=read, y=made, gamma=gamma, eps=config.rms_eps, by_many=True)
-        operations += [norm, project("output", projection, made, product)]
-        if own is not logits:
-            operations.append(Gather(name="output", own=product, whole=Value.of(logits, scored)))
-        found = {"out": chosen, "x": logits}
-        operations.append(Launch(name="argmax", kernel=ArgMax(n=config.vocab), of_tokens=scored, arguments=found))
-        perform(recorder, operations)
+        head, logits = model.graph.head(workspace, Value.of(stream, scored), normed, chosen)
+        perform(recorder, [*operations, *head])
         return cls(scored, logits, chosen, recorder.take())
 
 

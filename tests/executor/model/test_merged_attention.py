@@ -32,6 +32,7 @@ from executor.model.decoder import Decoder
 from executor.model.engine import Engine
 from executor.model.generation import LanguageModel
 from executor.model.step import Row
+from executor.model.step_graph import ModelGraph
 from executor.model.step_launches import StepBody, StepModel, rows_attention
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.paged_attention import PagedAttention
@@ -143,7 +144,7 @@ def test_rows_are_packed_in_halves_by_the_launch_that_attends(
             GpuBuffer.from_numpy(memory, np.zeros(shape, kind)) for shape, kind in (((1, 1), "u4"), ((64, 32, 2), "f4"))
         )
         attention = rows_attention(config, profile, device.target, "f32")
-        model = StepModel(config, weights, as_pages(cache, page), table, profile, attention)
+        model = StepModel(ModelGraph(config, weights, profile), as_pages(cache, page), table, attention)
         calls = StepBody.build(model, Workspace(memory), rows=2, lone=2).calls
     first = next(at for at, call in enumerate(calls) if call.place.operation.startswith("attention"))
     assert [call.kernel.name for call in calls[first : first + len(kernels)]] == kernels
