@@ -9,7 +9,7 @@ from typing import Any
 
 from executor.base.errors import LaunchError
 from executor.launch.checks import require_apart
-from executor.layers.batched import gemv_of_rows, takes_rows, tiles
+from executor.layers.batched import TILE, gemv_of_rows, takes_rows, tiles
 from executor.layers.graph.binding import OWN_PLANES, Binding, shaped
 from executor.layers.graph.messages import messages
 from executor.layers.graph.operations import Operation
@@ -95,9 +95,16 @@ class Project(Operation):
         return self.kernel is None and self.epilogue is None
 
     @property
-    def at_once(self) -> bool:
-        """Whether the kernel takes all tokens in one launch."""
-        return self.x.tokens == 1 or takes_rows(self.projection.kernel, self.x.tokens)
+    def at_once(self) -> KernelType | None:
+        """The kernel that takes all tokens in one launch; None if there is none. What rules make of it is up to it."""
+        kernel, tokens = self.projection.kernel, self.x.tokens
+        if tokens == 1 or takes_rows(kernel, tokens):
+            return kernel
+        return gemv_of_rows(kernel, tokens) if tokens <= TILE else None
+
+    def allows(self, rule: str) -> bool:
+        """Whether the product may take part in this rule of the profile: they are about products of one token."""
+        return self.x.tokens > 1 or self.projection.allows(rule)
 
     @property
     def reads_as(self) -> Form | None:

@@ -57,9 +57,10 @@ def defer_norms(g: Graph, s: Setting) -> Graph:
         planes = planes_of_all([one.projection.kernel for one in g.readers(norm.y) if isinstance(one, Project)])
         if not isinstance(add, Add) or not isinstance(product, Project) or planes is None or norm.by_many:
             continue
-        if not (s.fused and product.plain and product.x.tokens == 1 and product.projection.allows("deferred_norms")):
+        kernel = product.at_once
+        if not (s.fused and product.plain and kernel is not None and product.projection.allows("deferred_norms")):
             continue
-        kernel = compose.defer_norm(product.projection.kernel, planes)
+        kernel = compose.defer_norm(kernel, planes)
         if kernel is not None and product.projection.weight.ranks == 1:
             epilogue = DeferNorm(add.x, norm.y, norm.gamma, norm.eps, planes)
             changes |= {product: _onto(product, add, kernel, epilogue), add: None, norm: None}
@@ -73,7 +74,7 @@ def fuse_swiglu(g: Graph, s: Setting) -> Graph:
         gate, up = g.writer(swiglu.gate), g.writer(swiglu.up)
         if not (isinstance(gate, Project) and isinstance(up, Project) and gate.plain and up.plain):
             continue
-        if not (s.fused and gate.x.tokens == 1 and gate.projection.allows("swiglu_fusion")):
+        if not (s.fused and gate.projection.allows("swiglu_fusion")):
             continue
         gather = g.only_reader(swiglu.y, Gather)
         made = _gated(gate, up, swiglu, gather, s)
@@ -88,9 +89,10 @@ def _gated(gate: Project, up: Project, swiglu: Swiglu, gather: Gather | None, s:
     """The launch for all of them; it also sends to the other ranks where `gather` would send and there is a kernel for it."""
 
     def made(planes: int) -> KernelType | None:
-        matrices = gate.projection, up.projection
-        one, other = (matrix.own(matrix.kernel) for matrix in matrices)
-        return compose.fuse_swiglu(one, other, planes)
+        one, other = gate.at_once, up.at_once
+        if one is None or other is None:
+            return None
+        return compose.fuse_swiglu(gate.projection.own(one), up.projection.own(other), planes)
 
     epilogue: GateSwiglu | None = None
     kernel: KernelType | None = None
@@ -115,9 +117,9 @@ def add_residuals(g: Graph, s: Setting) -> Graph:
     changes: Changes = {}
     for add in g.each(Add):
         product = g.writer(add.delta)
-        if not (s.fused and isinstance(product, Project) and product.plain and product.at_once):
+        if not (s.fused and isinstance(product, Project) and product.plain and product.at_once is not None):
             continue
-        kernel = compose.add_residual(product.projection.kernel)
+        kernel = compose.add_residual(product.at_once)
         if kernel is not None:
             own = product.projection.own(kernel)
             changes |= {product: _onto(product, add, own, AddResidual(add.x)), add: None}
@@ -132,9 +134,7 @@ def fuse_horizontally(g: Graph, s: Setting) -> Graph:
     """Products of the same activations are one launch where their kernels can be."""
     changes: Changes = {}
     for first in g.each(Project):
-        if first in changes or not (s.fused and first.plain and first.at_once):
-            continue
-        if first.x.tokens == 1 and not first.projection.allows("horizontal_fusion"):
+        if first in changes or not (s.fused and first.plain and first.allows("horizontal_fusion")):
             continue
         readers = g.readers(first.x)
         later = readers[readers.index(first) + 1 :]
@@ -152,9 +152,11 @@ def _joined(first: Project, left: Sequence[Project]) -> tuple[KernelType | None,
     """The kernel for this product and as many others as can go with it, and these: two may be worth it where one is not."""
     for count in range(len(left), 0, -1):
         for others in combinations(left, count):
-            kernel = compose.fuse_horizontally(first.projection.kernel, [one.projection.kernel for one in others])
-            if kernel is not None:
-                return first.projection.own(kernel), others
+            kernels = [one.at_once for one in (first, *others)]
+            known = [kernel for kernel in kernels if kernel is not None]
+            made = compose.fuse_horizontally(known[0], known[1:]) if len(known) == len(kernels) else None
+            if made is not None:
+                return first.projection.own(made), others
     return None, ()
 
 
