@@ -21,9 +21,9 @@ from executor.device.protocol import Device
 from executor.launch.launch import Launcher, Plan
 from executor.launch.modules import Modules
 from executor.layers.calls import LaunchBatch
-from executor.layers.graph.gathers import Gather
+from executor.layers.graph.gathers import GatherParts
 from executor.layers.graph.rules import perform
-from executor.layers.graph.values import Value
+from executor.layers.graph.values import StepValue
 from executor.measure.timing import chain_seconds
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
@@ -96,7 +96,7 @@ def timed(device: Device, columns: int, launches: int, runs: int, *, rows: int =
 def _plans(device: Device, workspace: Workspace, x: GpuBuffer, whole: GpuBuffer) -> list[Plan]:
     """What a layer launches to gather; NCCL's slices of several rows are put side by side by one more launch."""
     batch = LaunchBatch(Launcher(device, Modules(device)), workspace)
-    perform(batch, [Gather(name="timed", own=Value.of(x), whole=Value.of(whole))])
+    perform(batch, [GatherParts(name="timed", own=StepValue.of(x), whole=StepValue.of(whole))])
     return batch.take()
 
 

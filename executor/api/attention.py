@@ -12,7 +12,7 @@ from executor.api.positions import RowPositions, row_positions
 from executor.base.arguments import described, whole
 from executor.base.errors import LaunchError
 from executor.layers.attention import append, attend
-from executor.layers.graph.values import Value
+from executor.layers.graph.values import StepValue
 from executor.layers.layer_runner import LayerRunner
 from executor.layers.operands import shape_of
 from executor.layers.sequence import LayerSequence
@@ -67,7 +67,7 @@ class AttentionRunner:
         with self.session.result(*shape, out=out) as made, self.session.launches(layer) as launch:
             cache = s.cache.layer(layer)
             append(launch, cache, k=key, v=value, position=s.token.position)
-            attend(launch, cache, q=query, out=Value.of(made.view(0, query.shape), 1), length=s.token.length, split=s.split)
+            attend(launch, cache, q=query, out=StepValue.of(made.view(0, query.shape), 1), length=s.token.length, split=s.split)
             if recording is None:
                 s.begin(position, layer)
         if recording is None:

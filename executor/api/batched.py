@@ -17,7 +17,7 @@ from executor.layers.attention import rotate_rows
 from executor.layers.graph.operations import Operation
 from executor.layers.graph.products import project
 from executor.layers.graph.rules import perform
-from executor.layers.graph.values import Value
+from executor.layers.graph.values import StepValue
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.layer_runner import LayerRunner
 from executor.layers.operands import WeightLike
@@ -111,9 +111,9 @@ class BatchedRunner:
         outputs = {role: self._rows(to, role, m, projections[role].weight.n) for role, to in zip(ROLES, (q, k, v), strict=True)}
         _require_apart("batched_qkv_dp4a_q4k_gemv_into", {"packed_input": x}, outputs)
         with self.session.launches() as launch:
-            read = Value.of(x)
+            read = StepValue.of(x)
             products = projections.items()
-            perform(launch, [project(f"attn_{role}", one, read, Value.of(outputs[role])) for role, one in products])
+            perform(launch, [project(f"attn_{role}", one, read, StepValue.of(outputs[role])) for role, one in products])
 
     def bias_broadcast_add(self, packed: Any, bias: Any, dim: int, m: int) -> None:
         """packed += bias in each of m rows, in place; packed: f32[m, dim], bias: f32[dim]."""
@@ -160,8 +160,8 @@ class BatchedRunner:
         heads = {role: to.view(0, (m, to.shape[1] // s.head_dim, s.head_dim)) for role, to in outputs.items()}
         rows = AttentionRows(hidden=x, normed=normed, **heads, rows=m)
         with self.session.launches() as launch:
-            products = (Value.of(rows.q, m), Value.of(rows.k, m), Value.of(rows.v, m))
-            perform(launch, [*attention_inputs(s, w, rows, Value.of(x), products)])
+            products = (StepValue.of(rows.q, m), StepValue.of(rows.k, m), StepValue.of(rows.v, m))
+            perform(launch, [*attention_inputs(s, w, rows, StepValue.of(x), products)])
             rotate_rows(launch, s, w, rows, positions=where.buffer, table=self.layers.sequence.rope_table)
             where.upload()
 
@@ -194,7 +194,7 @@ class BatchedRunner:
 
 
 def _product(projection: Projection, x: GpuBuffer, y: GpuBuffer) -> Operation:
-    return project("batched_gemv", projection, Value.of(x), Value.of(y))
+    return project("batched_gemv", projection, StepValue.of(x), StepValue.of(y))
 
 
 def _row(packed: GpuBuffer, row: int) -> GpuBuffer:

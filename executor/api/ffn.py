@@ -13,7 +13,7 @@ from executor.api.gemv import digits_of
 from executor.base.errors import ModelError
 from executor.layers.ffn import FfnBuffers, gelu_ffn, swiglu_ffn
 from executor.layers.graph.rules import perform
-from executor.layers.graph.values import Value
+from executor.layers.graph.values import StepValue
 from executor.layers.operands import WeightLike
 from executor.layers.projection import Projection, bind
 from executor.layers.session import Session
@@ -46,7 +46,7 @@ class FeedForwardRunner:
         hidden, ff = down.shape
         buffers = FfnBuffers.of(self.session.workspace, ff)
         with self.session.round_trip(input, (hidden,), output, (hidden,)) as (launch, x, y, result):
-            perform(launch, [*gelu_ffn(up, down, buffers, x=Value.of(x), y=Value.of(y))])
+            perform(launch, [*gelu_ffn(up, down, buffers, x=StepValue.of(x), y=StepValue.of(y))])
         return result
 
     def swiglu(
@@ -68,7 +68,7 @@ class FeedForwardRunner:
         x = self.session.vector(input, (hidden,), "input")
         buffers = FfnBuffers.of(self.session.workspace, ff)
         with self.session.result(hidden) as y, self.session.launches() as launch:
-            perform(launch, [*swiglu_ffn(*projections, buffers, x=Value.of(x), y=Value.of(y))])
+            perform(launch, [*swiglu_ffn(*projections, buffers, x=StepValue.of(x), y=StepValue.of(y))])
         return y
 
     def swiglu_indexed(
@@ -98,7 +98,7 @@ class FeedForwardRunner:
         hidden, ff = projections[2].shape
         buffers = FfnBuffers.of(self.session.workspace, ff)
         with self.session.round_trip(input, (hidden,), output, (hidden,)) as (launch, x, y, result):
-            perform(launch, [*swiglu_ffn(*projections, buffers, x=Value.of(x), y=Value.of(y))])
+            perform(launch, [*swiglu_ffn(*projections, buffers, x=StepValue.of(x), y=StepValue.of(y))])
         return result
 
     def _gate_up_down(

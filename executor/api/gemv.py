@@ -15,7 +15,7 @@ from executor.choice.choice import GpuProfile
 from executor.choice.strategies import DIGITS
 from executor.layers.graph.products import project
 from executor.layers.graph.rules import perform
-from executor.layers.graph.values import Value
+from executor.layers.graph.values import StepValue
 from executor.layers.operands import WeightLike
 from executor.layers.projection import Projection, bind
 from executor.layers.session import Session
@@ -97,7 +97,7 @@ class GemvRunner:
         m, projection = whole("m", m, 1), self._bound("Q4_K", name, n=n, k=k)
         n, k = projection.shape
         with self.session.round_trip(input, (m, k), output, (m, n)) as (launch, x, y, result):
-            perform(launch, [project("batched_gemv", projection, Value.of(x), Value.of(y))])
+            perform(launch, [project("batched_gemv", projection, StepValue.of(x), StepValue.of(y))])
         return result
 
     def _bound(self, type: str | int | Format, weight: WeightLike, *, n: int | None, k: int | None) -> Projection:
@@ -115,7 +115,7 @@ class GemvRunner:
         n, k = projection.shape
         x, y = self.session.vector(input, (k,), "input"), self.session.vector(output, (n,), "output")
         with self.session.launches() as launch:
-            perform(launch, [project("gemv", projection, Value.of(x), Value.of(y))])
+            perform(launch, [project("gemv", projection, StepValue.of(x), StepValue.of(y))])
 
 
 def digits_of(profile: GpuProfile, digits: int | None) -> int:

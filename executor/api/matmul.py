@@ -10,7 +10,7 @@ import numpy as np
 
 from executor.layers.graph.products import project
 from executor.layers.graph.rules import perform
-from executor.layers.graph.values import Value
+from executor.layers.graph.values import StepValue
 from executor.layers.operands import WeightLike, shape_of
 from executor.layers.projection import Projection, bind
 from executor.layers.session import Session
@@ -61,7 +61,7 @@ class MatmulRunner:
 
     def _project(self, projection: Projection, x: GpuBuffer, y: GpuBuffer) -> None:
         with self.session.launches() as launch:
-            perform(launch, [project("matmul", projection, Value.of(x), Value.of(y))])
+            perform(launch, [project("matmul", projection, StepValue.of(x), StepValue.of(y))])
 
 
 def _require(value: Any, name: str, shape: tuple[int, ...], why: str) -> None:

@@ -114,15 +114,15 @@ def serve_command(
     _require_server()
     from executor.base.environment import API_KEY
     from executor.gguf.parts import stem_of
-    from executor.serve.access import Access, is_loopback, keys_of
+    from executor.serve.access import AccessRules, is_loopback, keys_of
     from executor.serve.capacity import serving_scheduler
-    from executor.serve.limits import Limits
+    from executor.serve.limits import ServerLimits
     from executor.serve.server import bound, serve, url_of
     from executor.serve.service import Service
 
-    access = Access(keys_of(api_key_file, API_KEY.read()), host)
+    access = AccessRules(keys_of(api_key_file, API_KEY.read()), host)
     seconds = {"request_seconds": request_seconds, "drain_seconds": drain_seconds, "step_seconds": step_seconds}
-    limits = Limits(slots, queue, max_body_mb << 20, read_seconds, **seconds)
+    limits = ServerLimits(slots, queue, max_body_mb << 20, read_seconds, **seconds)
     with bound(host, port) as listener, session(asked.path, **options) as running:
         model = running.model
         with console.progress() as report:

@@ -24,7 +24,7 @@ from executor.device.cuda_graph import CudaGraph
 from executor.device.cuda_module import CudaModules
 from executor.device.open_gpu import OpenGpu
 from executor.device.parameters import ParameterBlock
-from executor.device.pinned import PAGE, Fetches, PinnedFetch, Readback, Staging
+from executor.device.pinned import PAGE, Fetches, PinnedFetch, Readback, UploadStaging
 from executor.device.protocol import (
     BytesCopied,
     Device,
@@ -72,7 +72,7 @@ class CudaDevice(OpenGpu, Device):
         self.multiprocessors, self.clock_mhz, self.driver_version = facts.multiprocessors, facts.clock_mhz, facts.driver_version
         self.reason = ""
         self._modules = CudaModules(cuda, self._checked, self.name, facts.shared_bytes)
-        self._staging: Staging | None = None
+        self._staging: UploadStaging | None = None
         self._pages: Readback | None = None
         self._fetches: Fetches | None = None
         self._graphs: list[CudaGraph] = []
@@ -166,7 +166,7 @@ class CudaDevice(OpenGpu, Device):
         self.enter("uploading", immediate=True)
         self.allocations.check(pointer, nbytes, "upload")
         if self._staging is None:
-            self._staging = Staging(self._cuda, self._stream, self._checked)
+            self._staging = UploadStaging(self._cuda, self._stream, self._checked)
         self._staging.upload(pointer, nbytes, read, progress)
 
     def download(self, pointer: int, array: NDArray[Any]) -> None:

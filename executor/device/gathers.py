@@ -45,7 +45,7 @@ class Gathers:
 PEERS: Final = Gathers()
 
 
-class Gather(NamedTuple):
+class NcclGather(NamedTuple):
     """One gather of NCCL's: where each rank has its slice of `nbytes`, and where the whole goes on each."""
 
     slices: tuple[int, ...]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from executor.base.errors import DeviceError, MissingExtra
 from executor.device.cuda_context import checked, driver_message
 from executor.device.cuda_gpu import driver
-from executor.device.gathers import Gather
+from executor.device.gathers import NcclGather
 from ptxgen.extras import install
 
 if TYPE_CHECKING:
@@ -89,12 +89,12 @@ class NcclGroup:
             raise
         _log.info("NCCL %s gathers on %s", self._core.get_version().libnccl, names)
 
-    def all_gather(self, gather: Gather) -> None:
+    def all_gather(self, gather: NcclGather) -> None:
         """Start it on all, each on its stream. DeviceError names the rank, if NCCL says which, and what NCCL says."""
         self._require_life()
         self._call(gather)
 
-    def captured(self, gather: Gather) -> tuple[Any, ...]:
+    def captured(self, gather: NcclGather) -> tuple[Any, ...]:
         """It as a graph of each GPU, of which other graphs take copies; `drop` gives them back. Errors as `all_gather`."""
         self._require_life()
         graphs: list[Any] = []
@@ -182,7 +182,7 @@ class NcclGroup:
         ranks, nbytes = len(self._devices), 256
         memory = [device.alloc(nbytes * (1 + ranks), "to set NCCL up") for device in self._devices]
         with self.starting():
-            self.all_gather(Gather(tuple(memory), tuple(pointer + nbytes for pointer in memory), nbytes))
+            self.all_gather(NcclGather(tuple(memory), tuple(pointer + nbytes for pointer in memory), nbytes))
             for device in self._devices:
                 device.synchronize()
         if trouble := self.trouble():
@@ -194,14 +194,14 @@ class NcclGroup:
         if self.cause:
             raise DeviceError(f"NCCL was aborted; {self.cause}")
 
-    def _call(self, gather: Gather) -> None:
+    def _call(self, gather: NcclGather) -> None:
         """In a group: alone, the first would wait for the others."""
         try:
             self._call_in_group(gather)
         finally:
             self._devices[0].enter_anew("gathering")  # NCCL goes from GPU to GPU
 
-    def _call_in_group(self, gather: Gather) -> None:
+    def _call_in_group(self, gather: NcclGather) -> None:
         slices, wholes, nbytes = gather
         _asked("starting a group", self._core.group_start)
         try:

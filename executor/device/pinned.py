@@ -29,7 +29,7 @@ PAGE = MOST_FETCHED
 """Bytes of a small download. A token or a flag has 4; what is larger is bound by the copy itself."""
 
 
-class Staging:
+class UploadStaging:
     """The buffers of one device's large uploads."""
 
     def __init__(self, cuda: Any, stream: CurrentStream, check: Check) -> None:
@@ -105,7 +105,7 @@ class Page:
         self._idle.append(self.pointer)
 
 
-class Slot(NamedTuple):
+class FetchSlot(NamedTuple):
     """Where a fetch goes: as many bytes of the device, from there to a page, and an event that says when they are there."""
 
     device: int
@@ -119,7 +119,7 @@ class SlotInUse:
 
     __slots__ = ("_idle", "come", "slot")
 
-    def __init__(self, slot: Slot, idle: list[tuple[Slot, bool]]) -> None:
+    def __init__(self, slot: FetchSlot, idle: list[tuple[FetchSlot, bool]]) -> None:
         self.slot = slot
         self.come = False
         self._idle = idle
@@ -181,8 +181,8 @@ class Fetches:
         self._stream = stream
         self._check = check
         self._beside: Any = None
-        self._slots: list[Slot] = []
-        self._idle: list[tuple[Slot, bool]] = []
+        self._slots: list[FetchSlot] = []
+        self._idle: list[tuple[FetchSlot, bool]] = []
 
     def start(self, pointer: int, nbytes: int) -> SlotInUse:
         """Copy at most PAGE bytes as they are when the stream has come so far."""
@@ -205,7 +205,7 @@ class Fetches:
             answers += [cuda.cuEventDestroy(slot.event), cuda.cuMemFreeHost(slot.page), cuda.cuMemFree(slot.device)]
         return answers
 
-    def _made(self) -> Slot:
+    def _made(self) -> FetchSlot:
         cuda, check = self._cuda, self._check
         if self._beside is None:
             flags = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING.value
@@ -217,5 +217,5 @@ class Fetches:
             undo.callback(cuda.cuMemFreeHost, page)
             event = check(cuda.cuEventCreate(cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING.value), "making an event")
             undo.pop_all()
-        self._slots.append(Slot(device, page, event))
+        self._slots.append(FetchSlot(device, page, event))
         return self._slots[-1]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from executor.base.errors import DeviceError
 from executor.device.allocations import ALIGNMENT, Allocations
 from executor.device.gather_choice import choose
-from executor.device.gathers import Gather
+from executor.device.gathers import NcclGather
 from executor.device.group import DeviceGroup
 from executor.device.no_sharing import NoSharing
 from executor.device.parameters import ParameterBlock
@@ -286,10 +286,10 @@ class SeveralDevices(DeviceGroup, Device):
         assert self._nccl is not None  # nobody loads NCCL_GATHER otherwise
         return self._nccl
 
-    def _gather(self, parameters: ParameterBlock) -> Gather:
+    def _gather(self, parameters: ParameterBlock) -> NcclGather:
         """What the parameters of a gather of NCCL's say: `x` and `y` of executor/launch/nccl_all_gather.py."""
         of = {argument.name: argument for argument in parameters.arrays}
-        return Gather(self.of_ranks(of["x"].pointer), self.of_ranks(of["y"].pointer), of["x"].array.nbytes)
+        return NcclGather(self.of_ranks(of["x"].pointer), self.of_ranks(of["y"].pointer), of["x"].array.nbytes)
 
     def _captured(self, node: Node) -> tuple[Any, ...]:
         """A gather of NCCL's, as a graph of each rank."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from executor.choice.attention import TokenAttentionChoice
 from executor.layers.activations import Activations, AttentionRows
 from executor.layers.graph.binding import Binding
-from executor.layers.graph.values import Form, Value
+from executor.layers.graph.values import Form, StepValue
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
@@ -78,7 +78,7 @@ class TokenAttention:
     split: PositionSplit
 
     def __call__(
-        self, b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: Activations, out: Value, form: Form | None, /
+        self, b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: Activations, out: StepValue, form: Form | None, /
     ) -> None:
         """As Attention of transformer.py; of the length, the token itself is the last. Where one launch does it all, a.q, a.k
         and a.v stay as they are: nobody reads them after it."""
@@ -95,7 +95,7 @@ class TokenAttention:
         w: ValidatedLayerWeights,
         a: Activations,
         style: HeadStyle,
-        out: Value,
+        out: StepValue,
         form: Form | None,
     ) -> None:
         cache, split = self.cache, self.split
@@ -191,7 +191,7 @@ def attend(
     cache: LayerCache,
     *,
     q: GpuBuffer,
-    out: Value,
+    out: StepValue,
     length: GpuBuffer,
     split: PositionSplit,
     form: Form | None = None,
@@ -216,7 +216,7 @@ def attend(
 
 
 def enqueue_attention(
-    b: Binding, kernel: IncrementalAttention, out: Value, digits: Mapping[str, int], arguments: Mapping[str, Any]
+    b: Binding, kernel: IncrementalAttention, out: StepValue, digits: Mapping[str, int], arguments: Mapping[str, Any]
 ) -> None:
     """Launch a kernel of a token's attention, which writes `digits` of its result, if it has such a field, beside it."""
     if digits:

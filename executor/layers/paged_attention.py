@@ -11,7 +11,7 @@ from executor.choice.attention import AttentionChoice
 from executor.layers.activations import Activations
 from executor.layers.attention import add_biases, biases, biases_at_once, normalise_heads
 from executor.layers.graph.binding import Binding
-from executor.layers.graph.values import Form, Value
+from executor.layers.graph.values import Form, StepValue
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
@@ -58,7 +58,7 @@ class RowsAttention:
     choice: AttentionChoice
 
     def __call__(
-        self, b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: Activations, out: Value, form: Form | None, /
+        self, b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: Activations, out: StepValue, form: Form | None, /
     ) -> None:
         """As Attention of transformer.py. A row sees what the other rows of its slot write in the same step, up to its own
         position. Of rows that are idle nothing is promised where there are tiles."""
@@ -86,7 +86,7 @@ class RowsAttention:
         b("rope_scatter", scatter, **self._heads(s, a, "q", "k", "v"), **added, table=self.rope_table, **self._seen(a.rows))
 
     def _attend_alone(
-        self, b: Binding, s: LayerShape, a: Activations, lone: GpuBuffer, result: Value, form: Form | None
+        self, b: Binding, s: LayerShape, a: Activations, lone: GpuBuffer, result: StepValue, form: Form | None
     ) -> None:
         """The first rows, as many as `lone` has; zeros where it says that a row is idle."""
         (rows,) = lone.shape
@@ -123,7 +123,7 @@ class RowsAttention:
         a: Activations,
         parts: PagedAttention,
         lone: GpuBuffer,
-        result: Value,
+        result: StepValue,
         form: Form | None,
     ) -> None:
         """The same in one launch, bit for bit."""

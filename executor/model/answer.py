@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Self
 
 from executor.model.logprobs import TokenLogprob
-from executor.model.scheduling.token_sequence import Piece
+from executor.model.scheduling.token_sequence import AnswerPiece
 
 
 @dataclass
@@ -39,20 +39,20 @@ class AnswerStream:
     model is busy from the first piece until the last one, or until the stream is closed (`close`, the end of a `with`, or
     nobody holding it any more). `generation` is what there is so far."""
 
-    def __init__(self, generation: Generation, pieces: Generator[Piece, None, None]) -> None:
+    def __init__(self, generation: Generation, pieces: Generator[AnswerPiece, None, None]) -> None:
         self.generation = generation
         self._pieces = pieces
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Piece:
+    def __next__(self) -> AnswerPiece:
         return next(self._pieces)
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Piece:
+    async def __anext__(self) -> AnswerPiece:
         piece = next(self._pieces, None)
         await asyncio.sleep(0)
         if piece is None:

@@ -14,7 +14,7 @@ from executor.model.decoder import Decoder
 from executor.model.logprobs import token_logprob
 from executor.model.sampling import Sampler
 from executor.model.scheduling.answer_text import AnswerText, StopStrings
-from executor.model.scheduling.token_sequence import Piece
+from executor.model.scheduling.token_sequence import AnswerPiece
 from executor.model.step import Draw
 from executor.text.grammar import Grammar, GrammarGuide
 from executor.text.tokenizer import Tokenizer
@@ -22,7 +22,7 @@ from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 
 
 @dataclass(frozen=True)
-class Asked:
+class AnswerRequest:
     """What an answer may be. most: tokens of it; ends: tokens that end it; logprobs: how many likeliest tokens are told of each
     place, None where nothing is; grammar: what its text must be; progress: is told how much of the prompt has been read."""
 
@@ -52,8 +52,8 @@ class Asked:
 
 
 def answer_pieces(
-    decoder: Decoder, tokenizer: Tokenizer, asked: Asked, generation: Generation
-) -> Generator[Piece, None, None]:  # fmt: skip
+    decoder: Decoder, tokenizer: Tokenizer, asked: AnswerRequest, generation: Generation
+) -> Generator[AnswerPiece, None, None]:  # fmt: skip
     """Make an answer piece by piece; `generation` tells of it. The decoder is busy from the first piece to the last."""
     guide = None if asked.grammar is None else GrammarGuide(asked.grammar, tokenizer, asked.ends)
     text = AnswerText(tokenizer.stream() if asked.stops.any or tokenizer.has_text else None, asked.stops)
@@ -74,16 +74,16 @@ def answer_pieces(
                     generation.logprobs[-1] = replace(generation.logprobs[-1], start=text.start)
                 if text.stopped:
                     generation.stopped = "stop"
-                yield Piece(token, added)
+                yield AnswerPiece(token, added)
                 if text.stopped:
                     break
         if rest := text.finish(end):
             generation.text += rest
-            yield Piece(None, rest)
+            yield AnswerPiece(None, rest)
 
 
 def _tokens(
-    decoder: Decoder, asked: Asked, generation: Generation, guide: GrammarGuide | None, token: int, start: float
+    decoder: Decoder, asked: AnswerRequest, generation: Generation, guide: GrammarGuide | None, token: int, start: float
 ) -> Iterator[int]:  # fmt: skip
     """The tokens of the answer, which `generation` has already, up to what ends it beside a stop string; a token
     that ends it is the last one, and not in `generation`."""
@@ -118,7 +118,7 @@ def _tokens(
         return
 
 
-def _chosen(decoder: Decoder, asked: Asked, guide: GrammarGuide | None) -> int:
+def _chosen(decoder: Decoder, asked: AnswerRequest, guide: GrammarGuide | None) -> int:
     """The token that the device chose: the likeliest, or the sampler's next draw."""
     token = decoder.chosen()
     if token == NOT_A_NUMBER:
@@ -133,7 +133,7 @@ def _chosen(decoder: Decoder, asked: Asked, guide: GrammarGuide | None) -> int:
     return token
 
 
-def _sampled(decoder: Decoder, asked: Asked, generation: Generation, guide: GrammarGuide | None) -> int:
+def _sampled(decoder: Decoder, asked: AnswerRequest, generation: Generation, guide: GrammarGuide | None) -> int:
     """The token that the host chooses, with its probability if that was asked for."""
     if guide is not None:
         guide.allowed(decoder.config.vocab)  # found out beside the device, which computes the logits meanwhile

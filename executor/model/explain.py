@@ -13,7 +13,7 @@ from executor.choice.choice import Choice, GpuProfile
 from executor.gguf.gguf_file import GgufFile
 from executor.layers.graph.resident import takes
 from executor.layers.projection import require_fit
-from executor.model.matrices import Matrix, matrices
+from executor.model.matrices import ModelMatrix, matrices
 from ptxgen.kernels.registry import find
 
 
@@ -21,7 +21,7 @@ from ptxgen.kernels.registry import find
 class Explained:
     """A matrix of a model with its kernel. error: of a dot product, in the worst situation that was measured."""
 
-    matrix: Matrix
+    matrix: ModelMatrix
     choice: Choice
     error: float
 

@@ -22,7 +22,7 @@ from executor.gguf.gguf_file import GgufFile
 from executor.launch.modules import Modules
 from executor.memory.buffers import free_on_error
 from executor.model.answer import AnswerStream, Generation
-from executor.model.answering import Asked, answer_pieces
+from executor.model.answering import AnswerRequest, answer_pieces
 from executor.model.config import ModelConfig
 from executor.model.context import chosen_context, longest_that_fits
 from executor.model.decoder import Decoder
@@ -261,7 +261,7 @@ class LanguageModel:
         ids = self._prompt(prompt)
         sampler = Sampler() if sampler is None else instance("sampler", sampler, Sampler)
         sampler.adjustments.require(self.config.vocab)
-        asked = Asked(
+        asked = AnswerRequest(
             ids,
             self.context if max_tokens is None else whole("max_tokens", max_tokens, 1),
             sampler,

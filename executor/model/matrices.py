@@ -17,7 +17,7 @@ HEAD = "output"
 
 
 @dataclass(frozen=True)
-class Matrix:
+class ModelMatrix:
     """n rows of k weights in one format. roles: `attn_q`, `ffn_down`, ..., `output`, with how many tensors have each."""
 
     format: Format
@@ -31,7 +31,7 @@ class Matrix:
         return self.n * self.format.row_bytes(self.k)
 
 
-def matrices(file: GgufFile) -> tuple[Matrix, ...]:
+def matrices(file: GgufFile) -> tuple[ModelMatrix, ...]:
     """The distinct formats and shapes, in the order in which a token meets them. Raises ModelError for a file that is not a
     model that is supported."""
     config = runnable_config(file)
@@ -41,7 +41,7 @@ def matrices(file: GgufFile) -> tuple[Matrix, ...]:
         n, k = info.shape
         counts = roles.setdefault((FORMATS[info.ggml_type.name], k, n), {})
         counts[role] = counts.get(role, 0) + 1
-    return tuple(Matrix(format, k, n, tuple(counts.items())) for (format, k, n), counts in roles.items())
+    return tuple(ModelMatrix(format, k, n, tuple(counts.items())) for (format, k, n), counts in roles.items())
 
 
 def repacked(file: TensorFile, config: ModelConfig, profile: GpuProfile) -> dict[str, RepackedFormat]:

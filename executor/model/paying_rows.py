@@ -27,7 +27,7 @@ BESIDE: Final = 2e-6
 an H200, benchmarks/LOG.md."""
 
 
-class Product(NamedTuple):
+class MatrixProduct(NamedTuple):
     """A matrix by which rows are multiplied: n rows of k weights."""
 
     format: Format
@@ -49,7 +49,7 @@ class Product(NamedTuple):
 class StepCost:
     """What a step takes, by its rows, as far as its products say; each number is found once."""
 
-    def __init__(self, products: Mapping[Product, int], profile: GpuProfile) -> None:
+    def __init__(self, products: Mapping[MatrixProduct, int], profile: GpuProfile) -> None:
         """products: of a step, and how many there are of each."""
         self._products, self._profile = products, profile
         self._seconds: dict[int, float] = {}
@@ -58,7 +58,7 @@ class StepCost:
     def of(cls, config: ModelConfig, weights: Mapping[str, LoadedWeight], profile: GpuProfile) -> Self:
         """Of a model with these weights; of one that ranks share, as if one device had it."""
         matrices = (weights[name] for _, name in multiplied(config))
-        return cls(Counter(Product(one.format, one.k, one.rows) for one in matrices), profile)
+        return cls(Counter(MatrixProduct(one.format, one.k, one.rows) for one in matrices), profile)
 
     def seconds(self, rows: int) -> float:
         """Of a step of so many rows, idle ones counted. Errors as GpuProfile.choose."""

@@ -37,7 +37,7 @@ NOWHERE = 2**32 - 1
 """A position or an index of no row."""
 
 
-class StepSize(NamedTuple):
+class GraphSize(NamedTuple):
     """What steps of one graph have in common: room for rows, a power of two; for scored ones, whether these must be gathered
     from among the others; how many of the first rows attend on their own: all, a power of four that is less, of two if none
     of four is, or 0. Gathered ones are a power of four or 0, too: sizes are captured one by one, and steps with prompts would
@@ -68,20 +68,20 @@ def _coarse(rows: int) -> int:
     return 1 << -(-(rows - 1).bit_length() // 2) * 2 if rows else 0
 
 
-def likely_sizes(rows: int, slots: int, attention: AttentionChoice) -> list[StepSize]:
+def likely_sizes(rows: int, slots: int, attention: AttentionChoice) -> list[GraphSize]:
     """Those that a scheduler of so many slots runs again and again, the largest first: the tokens of those who decode; and
     beside them prompts, of which at least one ends unless they fill the step. rows: most of a step."""
     largest = padded(rows)
-    sizes = [StepSize(largest, 0, False, 0 if attention.tiled(largest) else largest)]
+    sizes = [GraphSize(largest, 0, False, 0 if attention.tiled(largest) else largest)]
     for size in reversed(_powers(largest, 2)):
         few = [count for count in _powers(_coarse(slots), 4) if count < size]
         if attention.tiled(size):
             ends = {0: (1, 4)} | {lone: (lone, 4 * lone) for lone in few}
-            sizes += [StepSize(size, one, True, lone) for lone, scored in ends.items() for one in scored if one in few]
+            sizes += [GraphSize(size, one, True, lone) for lone, scored in ends.items() for one in scored if one in few]
         else:
-            sizes += [StepSize(size, scored, True, size) for scored in few]
+            sizes += [GraphSize(size, scored, True, size) for scored in few]
         if size <= padded(slots):
-            sizes.append(StepSize(size, size, False, size))
+            sizes.append(GraphSize(size, size, False, size))
     return sizes
 
 
@@ -110,8 +110,8 @@ class RowSteps:
         self._bodies: dict[tuple[int, int], _Body] = {}  # by rows and lone ones
         self._common: dict[int, Workspace] = {}  # of bodies, by rows
         self._head_memory: dict[int, Workspace] = {}  # by scored rows; one step runs at a time
-        self._heads: dict[StepSize, _Head] = {}
-        self._graphs: dict[StepSize, LaunchGraph] = {}
+        self._heads: dict[GraphSize, _Head] = {}
+        self._graphs: dict[GraphSize, LaunchGraph] = {}
         self._last: tuple[Sequence[Row], StepScores] | None = None
 
     def use(self, dependencies: object, model: Callable[[], StepModel]) -> None:
@@ -167,7 +167,7 @@ class RowSteps:
         self._last = tuple(rows), scores
         return scores
 
-    def prepare(self, sizes: Sequence[StepSize], progress: Progress | None = None) -> None:
+    def prepare(self, sizes: Sequence[GraphSize], progress: Progress | None = None) -> None:
         """Plan and capture steps of these sizes, where that was not done, so that nobody waits for it later."""
         vocab, early = self._model.graph.config.vocab, self._starts_early
         self._modules.preload([drawing_kernel(vocab, n) for n in sorted({size.scored for size in sizes} - {0})], early=early)
@@ -181,14 +181,14 @@ class RowSteps:
     def calls(self, rows: int, lone: int | None = None) -> tuple[KernelCall, ...]:
         """What a step of so many rows launches before its head, of which so many attend on their own; all unless told
         otherwise."""
-        size = StepSize.of(rows, 0, lone=lone)
+        size = GraphSize.of(rows, 0, lone=lone)
         return self._body(size.rows, size.lone).launches.calls
 
     def graph_of(self, rows: Sequence[Row], least: int = 1) -> LaunchGraph:
         """What `run` would replay for these rows, captured now unless that has been done."""
         return self.graph(self._sized(rows, least)[0])
 
-    def graph(self, size: StepSize) -> LaunchGraph:
+    def graph(self, size: GraphSize) -> LaunchGraph:
         """That of steps of a size, captured now unless that has been done."""
         if size not in self._graphs:
             head = self._head(size)
@@ -210,11 +210,11 @@ class RowSteps:
         self._graphs, self._heads, self._bodies = {}, {}, {}
         self._made_of = None
 
-    def _sized(self, rows: Sequence[Row], least: int) -> tuple[StepSize, _Inputs]:
+    def _sized(self, rows: Sequence[Row], least: int) -> tuple[GraphSize, _Inputs]:
         """The size of a step of these rows, and what the host says of them."""
         scored = [number for number, row in enumerate(rows) if row.scored]
         inputs = _Inputs.of(rows, scored, self._model.attention)
-        size = StepSize.of(len(rows), len(scored), least, inputs.lone)
+        size = GraphSize.of(len(rows), len(scored), least, inputs.lone)
         return size, inputs.all_alone() if size.lone == size.rows else inputs
 
     @property
@@ -228,7 +228,7 @@ class RowSteps:
             self._bodies[rows, lone] = _Body((own, common), launches, self._plans(launches.calls))
         return self._bodies[rows, lone]
 
-    def _head(self, size: StepSize) -> _Head | None:
+    def _head(self, size: GraphSize) -> _Head | None:
         if size.scored and size not in self._heads:
             workspace = self._head_memory.setdefault(size.scored, Workspace(self.device))
             body = self._body(size.rows, size.lone)

@@ -10,11 +10,11 @@ from executor.choice.choice import GpuProfile
 from executor.choice.persistent import PersistentGrid
 from executor.launch.launch import LayerOperation
 from executor.layers.activations import Activations
-from executor.layers.graph.gathers import Gather, own_shape
+from executor.layers.graph.gathers import GatherParts, own_shape
 from executor.layers.graph.graph import Setting
-from executor.layers.graph.operations import Launch, Norm, Operation
+from executor.layers.graph.operations import Norm, Operation, PlainLaunch
 from executor.layers.graph.products import project
-from executor.layers.graph.values import Value, lines
+from executor.layers.graph.values import StepValue, lines
 from executor.layers.indexed import build_indexed_weights
 from executor.layers.projection import bind, bind_rows
 from executor.layers.transformer import Attention, Stream, transformer_layers
@@ -46,7 +46,7 @@ class ModelGraph:
         table = self.weights["token_embd.weight"]
         kernel = EmbeddingLookup(indirect=True, format=table.format, rows=self.config.vocab, k=self.config.hidden)
         arguments = {"y": y, "table": table.buffer, "token": token}
-        return Launch(name="embed", kernel=kernel, of_tokens=tokens, arguments=arguments)
+        return PlainLaunch(name="embed", kernel=kernel, of_tokens=tokens, arguments=arguments)
 
     def layers(self, a: Activations, attention: Callable[[int], Attention]) -> tuple[list[Operation], Stream]:
         """The tokens of `a` through all layers, and the stream after them; attention: that of the layer of a number."""
@@ -54,7 +54,9 @@ class ModelGraph:
         weights = build_indexed_weights(self.weights, layers, shape, self.profile, flagged=self.flagged, rows=a.rows)
         return transformer_layers(shape, weights, attention, a)
 
-    def head(self, workspace: Workspace, x: Value, normed: GpuBuffer, chosen: GpuBuffer) -> tuple[list[Operation], GpuBuffer]:
+    def head(
+        self, workspace: Workspace, x: StepValue, normed: GpuBuffer, chosen: GpuBuffer
+    ) -> tuple[list[Operation], GpuBuffer]:
         """The operations that make the logits of the tokens whose stream is x, f32[tokens, vocab] in the workspace, and the
         likeliest tokens, u32[tokens]; and the logits. normed: as large as x.
 
@@ -66,12 +68,16 @@ class ModelGraph:
         output = self.weights["token_embd.weight" if self.config.tied else "output.weight"]
         projection = bind(output, self.profile, accurate=(None, "output_norm") in self.flagged)
         projection = projection if tokens == 1 else bind_rows(projection, self.profile, tokens)
-        gamma, made, product = self.weights["output_norm.weight"].buffer, Value.of(normed, tokens), Value.of(own, tokens)
+        gamma, made, product = (
+            self.weights["output_norm.weight"].buffer,
+            StepValue.of(normed, tokens),
+            StepValue.of(own, tokens),
+        )
         operations: list[Operation] = [
             Norm(name="output_norm", x=x, y=made, gamma=gamma, eps=self.config.rms_eps, by_many=True),
             project("output", projection, made, product),
         ]
         if own is not logits:
-            operations.append(Gather(name="output", own=product, whole=Value.of(logits, tokens)))
+            operations.append(GatherParts(name="output", own=product, whole=StepValue.of(logits, tokens)))
         found = {"out": chosen, "x": logits}
-        return [*operations, Launch(name="argmax", kernel=ArgMax(n=vocab), of_tokens=tokens, arguments=found)], logits
+        return [*operations, PlainLaunch(name="argmax", kernel=ArgMax(n=vocab), of_tokens=tokens, arguments=found)], logits

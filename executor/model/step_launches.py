@@ -9,9 +9,9 @@ from executor.choice.attention import AttentionChoice, choose_attention
 from executor.choice.choice import GpuProfile
 from executor.layers.activations import Activations
 from executor.layers.calls import KernelCall, Recorder, in_order
-from executor.layers.graph.operations import Launch, Operation
+from executor.layers.graph.operations import Operation, PlainLaunch
 from executor.layers.graph.rules import perform
-from executor.layers.graph.values import Value, lines
+from executor.layers.graph.values import StepValue, lines
 from executor.layers.paged_attention import RowPlaces, RowsAttention
 from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import Pages
@@ -111,10 +111,10 @@ class StepHead:
             stream = workspace.buffer("hidden of scored rows", lines(scored, hidden))
             x, y = a.hidden.view(0, (body.rows, hidden)), stream.view(0, (scored, hidden))
             kernel, index = GatherRows(n=hidden, m=scored, rows=body.rows), _line(body.inputs, "index", scored)
-            operations.append(Launch(name="scored_rows", kernel=kernel, arguments={"y": y, "x": x, "index": index}))
+            operations.append(PlainLaunch(name="scored_rows", kernel=kernel, arguments={"y": y, "x": x, "index": index}))
         normed = workspace.buffer("normed of scored rows", lines(scored, hidden))
         chosen = workspace.buffer("chosen", (scored,), U32)
-        head, logits = model.graph.head(workspace, Value.of(stream, scored), normed, chosen)
+        head, logits = model.graph.head(workspace, StepValue.of(stream, scored), normed, chosen)
         perform(recorder, [*operations, *head])
         return cls(scored, logits, chosen, recorder.take())
 

@@ -13,10 +13,10 @@ from executor.choice.choice import GpuProfile
 from executor.layers.activations import Activations
 from executor.layers.attention import PositionSplit, TokenAttention
 from executor.layers.calls import KernelCall, Recorder, in_order
-from executor.layers.graph.gathers import Gather
-from executor.layers.graph.operations import Launch
+from executor.layers.graph.gathers import GatherParts
+from executor.layers.graph.operations import PlainLaunch
 from executor.layers.graph.rules import perform
-from executor.layers.graph.values import Value
+from executor.layers.graph.values import StepValue
 from executor.layers.position import TokenPosition
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
@@ -79,13 +79,13 @@ class TokenLaunches:
         layers, stream = model.layers(a, attends)
         head, logits = model.head(workspace, stream.whole, a.normed, token)
         places = {"position": position, "length": length}
-        advance = Launch(name="advance", kernel=AdvancePosition(max_len=cache.max_len), arguments=places)
+        advance = PlainLaunch(name="advance", kernel=AdvancePosition(max_len=cache.max_len), arguments=places)
         done = perform(recorder, [*layers, *head, advance], setting)
         calls = recorder.take()
         inside = sum(call.place.layer is not None for call in calls)
         in_layers = in_order(calls[:inside], early=model.profile.early_launches)
         if not any(stream.whole in operation.writes for operation in done):
-            perform(recorder, [Gather(name="hidden", own=stream.part, whole=Value.of(a.hidden))])
+            perform(recorder, [GatherParts(name="hidden", own=stream.part, whole=StepValue.of(a.hidden))])
         whole = recorder.take()
         return cls(token, position, length, logits, a.hidden, embed, in_layers, calls[inside:-2], calls[-2], calls[-1], whole)
 

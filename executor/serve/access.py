@@ -25,7 +25,7 @@ _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _log = logging.getLogger(__name__)
 
 
-class Access:
+class AccessRules:
     """keys: any of them opens the server; none: it is open. host: the address that it is bound to; if only this machine can
     reach that, requests must name it by an address or name of this machine, for a page from elsewhere may have had its own name
     lead here."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from executor.model.logprobs import TokenLogprob
-from executor.model.scheduling.token_sequence import Piece
+from executor.model.scheduling.token_sequence import AnswerPiece
 from executor.serve.worker import End, Update
 
 
@@ -16,7 +16,7 @@ class News:
     """What is new of one answer of a request: several updates may have become one. index: of the answer, from 0."""
 
     index: int
-    pieces: Sequence[Piece]
+    pieces: Sequence[AnswerPiece]
     logprobs: Sequence[TokenLogprob]
     prompt_logprobs: Sequence[TokenLogprob]
     end: End | None
@@ -27,13 +27,13 @@ class News:
         return "".join(piece.text for piece in self.pieces)
 
 
-class Receiver:
+class AnswerReceiver:
     """Takes the updates of one answer."""
 
     def __init__(self, answers: Answers, index: int) -> None:
         self._answers = answers
         self.index = index
-        self.pieces: list[Piece] = []
+        self.pieces: list[AnswerPiece] = []
         self.logprobs: list[TokenLogprob] = []
         self.prompt_logprobs: Sequence[TokenLogprob] = ()
         self.end: End | None = None
@@ -62,7 +62,7 @@ class Answers:
     """`receivers`: one for each answer, which the worker fills; `async for` gives what is new of them until all have ended."""
 
     def __init__(self, count: int) -> None:
-        self.receivers = [Receiver(self, index) for index in range(count)]
+        self.receivers = [AnswerReceiver(self, index) for index in range(count)]
         self._waiter: asyncio.Future[None] | None = None
 
     def wake(self) -> None:

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from executor.base.errors import shown
 from executor.serve import chat, completions, embeddings, metrics, page
-from executor.serve.access import Access
+from executor.serve.access import AccessRules
 from executor.serve.endpoint import JSON_TYPE, SAFE, Endpoint
 from executor.serve.errors import ApiError
 from executor.serve.service import Served, Service
@@ -31,7 +31,7 @@ POSTED: Final = {
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-def application(service: Service, access: Access) -> Starlette:
+def application(service: Service, access: AccessRules) -> Starlette:
     """The ASGI application."""
 
     def guarded(answer: Callable[[Request], Response], *, keyed: bool) -> Answer:

@@ -15,9 +15,9 @@ from executor.serve.answers import News
 from executor.serve.delivery import delivered
 from executor.serve.endpoint import Events
 from executor.serve.errors import ApiError, blamed
-from executor.serve.fields import Fields
+from executor.serve.fields import RequestFields
 from executor.serve.messages import messages_of
-from executor.serve.parameters import MOST_LOGPROBS, Asked, common
+from executor.serve.parameters import MOST_LOGPROBS, AnswerParameters, common
 from executor.serve.service import Served, Service
 from executor.serve.tool_calls import CallReader, ToolCall, silent_token
 from executor.serve.tool_rules import rules_of
@@ -73,7 +73,7 @@ async def chat(service: Service, body: Any, events: Events) -> dict[str, Any] | 
     served = service.served
     if not served.tokenizer.chat_templates.named:
         raise ApiError("the model has no chat template; use /v1/completions", param="model", code="model_error")
-    fields = Fields(body)
+    fields = RequestFields(body)
     asked = common(fields, served, "messages", {"max_completion_tokens": 1, "max_tokens": 1}, None)
     named = fields.text("chat_template")
     tools = tools_of(fields, _template(served, named, tools=True))
@@ -143,7 +143,9 @@ class _Choice:
 class _Answer:
     """What has come so far, choice by choice."""
 
-    def __init__(self, served: Served, asked: Asked, tools: Tools, logprobs: bool, id_form: IdForm, earlier: int) -> None:
+    def __init__(
+        self, served: Served, asked: AnswerParameters, tools: Tools, logprobs: bool, id_form: IdForm, earlier: int
+    ) -> None:
         """id_form: of the ids of calls; earlier: how many calls there were in the conversation."""
         self._served = served
         self._id_form: IdForm = id_form
@@ -223,7 +225,7 @@ def _markers(served: Served, tools: Tools) -> list[int]:
     return [token for token in found if token is not None]
 
 
-def _logprobs(fields: Fields) -> int | None:
+def _logprobs(fields: RequestFields) -> int | None:
     """How many of the likeliest tokens are told of each place, None where nothing is."""
     wanted, top = fields.flag("logprobs"), fields.whole("top_logprobs", None, 0, MOST_LOGPROBS)
     if top is not None and not wanted:
@@ -231,19 +233,19 @@ def _logprobs(fields: Fields) -> int | None:
     return (top or 0) if wanted else None
 
 
-def _form(fields: Fields, tools: Tools) -> _Form | None:
+def _form(fields: RequestFields, tools: Tools) -> _Form | None:
     """What the answer must be, by response_format or by the tools."""
     given = fields.take("response_format")
     form = _Form("tools", tools=tools) if tools.callable else None
     if given is None:
         return form
-    asked = Fields(given, "response_format")
+    asked = RequestFields(given, "response_format")
     kind = asked.required("type", ", ".join(FORMATS))
     if kind not in FORMATS:
         raise asked.wrong("type", kind, ", ".join(FORMATS))
     schema: Any = {"type": "object"}
     if kind == "json_schema":
-        named = Fields(asked.required("json_schema", "an object with name and schema"), "response_format.json_schema")
+        named = RequestFields(asked.required("json_schema", "an object with name and schema"), "response_format.json_schema")
         named.text("name")
         named.text("description")
         named.flag("strict")  # the schema is held in any case

@@ -14,9 +14,9 @@ from executor.serve.answers import News
 from executor.serve.delivery import delivered
 from executor.serve.endpoint import Events
 from executor.serve.errors import ApiError
-from executor.serve.fields import Fields
+from executor.serve.fields import RequestFields
 from executor.serve.inputs import Text, ids_of, texts_of
-from executor.serve.parameters import MOST_CHOICES, MOST_LOGPROBS, Asked, common
+from executor.serve.parameters import MOST_CHOICES, MOST_LOGPROBS, AnswerParameters, common
 from executor.serve.service import Served, Service
 from executor.serve.wire import FINISH, text_logprobs, usage_of
 from executor.text.tokenizer import Tokenizer
@@ -29,7 +29,7 @@ _ALLOWED: Final = f"text, token ids, or a list of up to {MOST_CHOICES} texts or 
 
 async def complete(service: Service, body: Any, events: Events) -> dict[str, Any] | None:
     """Continue each prompt by `n` answers; choice i * n + j is answer j to prompt i."""
-    served, fields = service.served, Fields(body)
+    served, fields = service.served, RequestFields(body)
     asked = common(fields, served, "prompt", {"max_tokens": 0}, DEFAULT_TOKENS)
     given = fields.required("prompt", _ALLOWED)
     logprobs = fields.whole("logprobs", None, 0, MOST_LOGPROBS)
@@ -121,7 +121,7 @@ class _Choice:
 class _Answer:
     """What has come so far, choice by choice."""
 
-    def __init__(self, served: Served, asked: Asked, logprobs: bool, count: int, echoes: Sequence[_Echo]) -> None:
+    def __init__(self, served: Served, asked: AnswerParameters, logprobs: bool, count: int, echoes: Sequence[_Echo]) -> None:
         self._served = served
         self._asked = asked
         self._logprobs = logprobs

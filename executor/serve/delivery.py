@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from executor.serve.answers import News
 from executor.serve.endpoint import Events
 from executor.serve.errors import blamed
-from executor.serve.parameters import Asked
+from executor.serve.parameters import AnswerParameters
 from executor.serve.service import Service
 
 
@@ -35,7 +35,7 @@ class Answer(Protocol):
 
 async def delivered(
     service: Service,
-    asked: Asked,
+    asked: AnswerParameters,
     prompts: Sequence[tuple[Sequence[int], Mapping[str, Any]]],
     answer: Answer,
     events: Events,
@@ -49,7 +49,11 @@ async def delivered(
 
 
 async def _delivered(
-    service: Service, asked: Asked, prompts: Sequence[tuple[Sequence[int], Mapping[str, Any]]], answer: Answer, events: Events
+    service: Service,
+    asked: AnswerParameters,
+    prompts: Sequence[tuple[Sequence[int], Mapping[str, Any]]],
+    answer: Answer,
+    events: Events,
 ) -> dict[str, Any] | None:
     start = time.monotonic()
     begun = False

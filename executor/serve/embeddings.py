@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from executor.serve.endpoint import Events
 from executor.serve.errors import ApiError, blamed
-from executor.serve.fields import Fields
+from executor.serve.fields import RequestFields
 from executor.serve.inputs import ids_of, texts_of
 from executor.serve.parameters import require_model
 from executor.serve.service import Service
@@ -19,7 +19,7 @@ _ALLOWED: Final = f"text, token ids, or a list of 1 to {MOST_TEXTS} texts or lis
 
 async def embed(service: Service, body: Any, events: Events) -> dict[str, Any]:
     """A vector of length 1 for each text, or list of token ids, pooled as the model's file says."""
-    fields = Fields(body)
+    fields = RequestFields(body)
     require_model(fields, service.served)
     given = fields.required("input", _ALLOWED)
     kind = fields.choice("encoding_format", "float", ("float", "base64"))

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope, Send
 
-from executor.serve.access import Access
+from executor.serve.access import AccessRules
 from executor.serve.errors import ApiError, ClientGone
 from executor.serve.service import Service, api_error
 from executor.serve.wire import as_json
@@ -67,7 +67,7 @@ Handler = Callable[[Service, Any, Events], Awaitable[Any]]
 class Endpoint:
     """An ASGI application for one path. handler: of requests with a body; without one, `answer` is sent."""
 
-    def __init__(self, name: str, service: Service, access: Access, handler: Handler) -> None:
+    def __init__(self, name: str, service: Service, access: AccessRules, handler: Handler) -> None:
         self._name = name
         self._service = service
         self._access = access

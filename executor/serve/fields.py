@@ -19,7 +19,7 @@ CACHE_MARKS: Final = ("prompt_cache_breakpoint", "cache_control")
 """Keys of messages, parts and tools that say what is worth caching: OpenAI's and Anthropic's. They change no answer."""
 
 
-class Fields:
+class RequestFields:
     """The members of a JSON object; null counts as not given. ApiError names the parameter, its value and what is allowed."""
 
     def __init__(self, body: object, name: str = "the body") -> None:

@@ -18,7 +18,7 @@ REMEMBERED: Final = 64
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """running: answers that are made at a time; queue: more that may wait; body_bytes: of a request; read_seconds: until its
     head has been read, and its body; request_seconds: until it has been answered; drain_seconds: until the server ends after it
     was told to; step_seconds: until a step of the device that has not ended counts as one that will not."""
@@ -37,10 +37,10 @@ class Limits:
         return self.running + self.queue
 
 
-class Places:
+class RequestPlaces:
     """Who may run or wait: each answer takes a place. For the event loop alone."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
         self.taken = 0
         self._seconds: deque[float] = deque(maxlen=REMEMBERED)

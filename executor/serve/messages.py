@@ -8,7 +8,7 @@ from typing import Any, Final
 from executor.base.arguments import described
 from executor.base.errors import shown
 from executor.serve.errors import ApiError
-from executor.serve.fields import CACHE_MARKS, Fields
+from executor.serve.fields import CACHE_MARKS, RequestFields
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 MOST_MESSAGES: Final = 4096
@@ -30,7 +30,7 @@ def messages_of(given: Any, template: str) -> list[dict[str, Any]]:
 
 
 def _message(given: Any, name: str, template: str) -> dict[str, Any]:
-    fields = Fields(given, name)
+    fields = RequestFields(given, name)
     role = fields.required("role", ", ".join(ROLES))
     if role not in ROLES:
         raise fields.wrong("role", role, ", ".join(ROLES))
@@ -49,7 +49,7 @@ def _message(given: Any, name: str, template: str) -> dict[str, Any]:
     return message
 
 
-def _content(fields: Fields, may_be_empty: bool) -> str | None:
+def _content(fields: RequestFields, may_be_empty: bool) -> str | None:
     """A text, or the texts of parts one after another."""
     content = fields.take("content")
     if content is None and may_be_empty:
@@ -62,7 +62,7 @@ def _content(fields: Fields, may_be_empty: bool) -> str | None:
 
 
 def _part(given: Any, name: str) -> str:
-    part = Fields(given, name)
+    part = RequestFields(given, name)
     kind = part.required("type", "text")
     if kind != "text":
         raise ApiError(f"{name} is of type {shown(kind)}; allowed: text", param=name, code="unsupported_parameter")
@@ -81,11 +81,11 @@ def _calls(given: Any, name: str) -> list[dict[str, Any]]:
 
 
 def _call(given: Any, name: str) -> dict[str, Any]:
-    fields = Fields(given, name)
+    fields = RequestFields(given, name)
     id = fields.text("id")
     fields.choice("type", "function", ("function",))
     fields.take("index")  # of the parts of a stream, which some programs put together and send back
-    function = Fields(fields.required("function", "an object with name and arguments"), f"{name}.function")
+    function = RequestFields(fields.required("function", "an object with name and arguments"), f"{name}.function")
     fields.finish()
     called = function.required("name", "text")
     arguments = function.text("arguments") or "{}"

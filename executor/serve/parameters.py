@@ -10,7 +10,7 @@ from executor.base.arguments import described
 from executor.base.errors import shown
 from executor.model.sampling import MAX_SEED, Sampler
 from executor.serve.errors import ApiError, blamed
-from executor.serve.fields import Fields
+from executor.serve.fields import RequestFields
 from executor.serve.service import Served
 
 MOST_CHOICES: Final = 128
@@ -21,7 +21,7 @@ MOST_LOGPROBS: Final = 20
 
 
 @dataclass(frozen=True)
-class Asked:
+class AnswerParameters:
     """n: answers to each prompt; seed: of the first, each further one has the next; stream: as events, with the tokens counted
     in a last one if include_usage; prompt, limit: the parameters that say what is answered, and max_tokens if one does."""
 
@@ -62,8 +62,8 @@ class Asked:
 
 
 def common(
-    fields: Fields, served: Served, prompt: str, most_tokens: Mapping[str, int], default_tokens: int | None
-) -> Asked:  # fmt: skip
+    fields: RequestFields, served: Served, prompt: str, most_tokens: Mapping[str, int], default_tokens: int | None
+) -> AnswerParameters:  # fmt: skip
     """Take what both kinds of completions have. prompt: the parameter that is answered; most_tokens: those that say how many
     tokens an answer may have, of which one may be given, and the least that each may be; default_tokens: None where an answer
     may be as long as the context."""
@@ -73,7 +73,7 @@ def common(
     limits = {name: limit for name, least in most_tokens.items() if (limit := fields.whole(name, None, least)) is not None}
     if len(set(limits.values())) > 1:
         raise ApiError(f"{' and '.join(limits)} differ; give one of them", param=next(iter(limits)))
-    asked = Asked(
+    asked = AnswerParameters(
         sampler=_sampler(fields, served),
         seed=fields.whole("seed", None, -(1 << 63), MAX_SEED),
         n=fields.whole("n", 1, 1, MOST_CHOICES) or 1,
@@ -88,7 +88,7 @@ def common(
     return asked
 
 
-def require_model(fields: Fields, served: Served) -> None:
+def require_model(fields: RequestFields, served: Served) -> None:
     """ApiError 404 for another model than the one that is served."""
     name = fields.text("model", served.name)
     if name != served.name:
@@ -97,7 +97,7 @@ def require_model(fields: Fields, served: Served) -> None:
         )
 
 
-def _sampler(fields: Fields, served: Served) -> Sampler:
+def _sampler(fields: RequestFields, served: Served) -> Sampler:
     """OpenAI's settings, and those that other servers have beside them."""
     settings: dict[str, Any] = {
         "temperature": fields.number("temperature", 1.0, 0, 2),
@@ -118,7 +118,7 @@ def _sampler(fields: Fields, served: Served) -> Sampler:
     return Sampler(**settings)
 
 
-def _biases(fields: Fields, vocab: int) -> Mapping[int, float]:
+def _biases(fields: RequestFields, vocab: int) -> Mapping[int, float]:
     """-100 forbids a token, as OpenAI has it: no logits differ by so much."""
     given = fields.take("logit_bias")
     if given is None:
@@ -137,14 +137,14 @@ def _biases(fields: Fields, vocab: int) -> Mapping[int, float]:
     return found
 
 
-def _stream_options(fields: Fields, stream: bool) -> bool:
+def _stream_options(fields: RequestFields, stream: bool) -> bool:
     """Whether the tokens are counted at the end of a stream."""
     given = fields.take("stream_options")
     if given is None:
         return False
     if not stream:
         raise ApiError("stream_options goes with stream: true", param="stream_options")
-    options = Fields(given, "stream_options")
+    options = RequestFields(given, "stream_options")
     include_usage = options.flag("include_usage")
     options.only({"include_obfuscation": ((False,), "no padding is sent")})
     options.finish()

@@ -16,7 +16,7 @@ from typing import Final, cast
 
 import uvicorn
 
-from executor.serve.access import Access
+from executor.serve.access import AccessRules
 from executor.serve.app import application
 from executor.serve.connection import Connection
 from executor.serve.service import Service
@@ -59,7 +59,7 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(service: Service, access: Access, listener: socket.socket, ready: Callable[[], None]) -> bool:
+def serve(service: Service, access: AccessRules, listener: socket.socket, ready: Callable[[], None]) -> bool:
     """Answer requests until SIGINT or SIGTERM; then no new ones, until the last is answered or `drain_seconds` are over. A
     second signal ends that at once, a third the process. ready: is called when requests are answered. Whether every request
     was answered to its end."""
@@ -71,7 +71,7 @@ def serve(service: Service, access: Access, listener: socket.socket, ready: Call
         sys.setswitchinterval(interval)
 
 
-async def _serve(service: Service, access: Access, listener: socket.socket, ready: Callable[[], None]) -> bool:
+async def _serve(service: Service, access: AccessRules, listener: socket.socket, ready: Callable[[], None]) -> bool:
     service.start()
     config = uvicorn.Config(
         application(service, access),

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from executor.base.errors import DeviceError, ModelError, OutOfMemory
 from executor.device.owner import OwnerThread
 from executor.model.scheduling.scheduler import Scheduler
-from executor.serve.answers import Answers, Receiver
+from executor.serve.answers import AnswerReceiver, Answers
 from executor.serve.errors import ApiError
-from executor.serve.limits import Limits, Places
+from executor.serve.limits import RequestPlaces, ServerLimits
 from executor.serve.metrics import Metrics
 from executor.serve.worker import STOPPED, Embed, End, Update, Worker, WorkerStopped
 from executor.text.tokenizer import Tokenizer
@@ -46,17 +46,17 @@ class Served:
 class Service:
     """Belongs to the event loop's thread; the worker's thread has the scheduler."""
 
-    def __init__(self, served: Served, scheduler: Scheduler, owner: OwnerThread, embed: Embed, limits: Limits) -> None:
+    def __init__(self, served: Served, scheduler: Scheduler, owner: OwnerThread, embed: Embed, limits: ServerLimits) -> None:
         self.served = served
         self.limits = limits
-        self.places = Places(limits)
+        self.places = RequestPlaces(limits)
         self.worker = Worker(scheduler, owner, embed, self._deliver)
         self.metrics = Metrics(lambda: self.worker.status, lambda: self.places.taken)
         self.draining = False
         self._cut_off = False
         self._host = ThreadPoolExecutor(HOST_THREADS, thread_name_prefix="ptxrun-host")
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: set[Receiver] = set()
+        self._waiting: set[AnswerReceiver] = set()
 
     def start(self) -> None:
         """Begin, on the event loop."""

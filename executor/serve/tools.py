@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from executor.base.arguments import described
 from executor.serve.errors import ApiError
-from executor.serve.fields import CACHE_MARKS, Fields
+from executor.serve.fields import CACHE_MARKS, RequestFields
 
 MOST_TOOLS: Final = 128
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -66,7 +66,7 @@ class Tools:
     convention: Convention | None = None
 
 
-def tools_of(fields: Fields, template: str) -> Tools:
+def tools_of(fields: RequestFields, template: str) -> Tools:
     """Take what a request says. ApiError for tools that the template would not show, and for a choice that cannot be held."""
     given, chosen = fields.take("tools"), fields.take("tool_choice")
     parallel = fields.flag("parallel_tool_calls", True)
@@ -104,9 +104,9 @@ def tools_of(fields: Fields, template: str) -> Tools:
 
 
 def _tool(given: Any, name: str) -> Tool:
-    fields = Fields(given, name)
+    fields = RequestFields(given, name)
     fields.choice("type", "function", ("function",))
-    function = Fields(fields.required("function", "an object with name, description and parameters"), f"{name}.function")
+    function = RequestFields(fields.required("function", "an object with name, description and parameters"), f"{name}.function")
     fields.ignore(*CACHE_MARKS)
     fields.finish()
     called = function.required("name", "up to 64 letters, digits, _ and -")

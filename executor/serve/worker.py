@@ -20,7 +20,7 @@ from executor.model.logprobs import TokenLogprob
 from executor.model.scheduling.request import Request
 from executor.model.scheduling.scheduler import Scheduler
 from executor.model.scheduling.status import SchedulerStatus
-from executor.model.scheduling.token_sequence import Piece, Stopped, Usage
+from executor.model.scheduling.token_sequence import AnswerPiece, Stopped, Usage
 from ptxgen.errors import PtxGenError
 
 MOST_CALLS: Final = 1024
@@ -51,20 +51,20 @@ class Update:
     """What is new of an answer: pieces, probabilities of their tokens and of those of the prompt, which come first, if asked
     for, and how it ended. The first update of an answer that was taken into the scheduler's queue has nothing."""
 
-    pieces: Sequence[Piece] = ()
+    pieces: Sequence[AnswerPiece] = ()
     logprobs: Sequence[TokenLogprob] = ()
     prompt_logprobs: Sequence[TokenLogprob] = ()
     end: End | None = None
 
 
-class Receiver(Protocol):
+class UpdateReceiver(Protocol):
     """Who waits for an answer, on the event loop."""
 
     def receive(self, update: Update, /) -> None:
         """Something new of it."""
 
 
-Deliver = Callable[[Sequence[tuple[Receiver, Update]]], None]
+Deliver = Callable[[Sequence[tuple[UpdateReceiver, Update]]], None]
 """Takes the updates of a step over to the event loop: may be called on any thread."""
 Embed = Callable[[str | Sequence[int]], NDArray[np.float32]]
 """A text, or token ids, as a vector."""
@@ -77,7 +77,7 @@ NOTHING_USED: Final = Usage(0, 0, 0, 0, 0, 0)
 class _Running:
     """An answer that the scheduler has; seen, told: how many pieces and probabilities were handed back."""
 
-    receiver: Receiver
+    receiver: UpdateReceiver
     request: Request
     seen: int = 0
     told: int = 0
@@ -104,9 +104,9 @@ class Worker:
         self._embed = embed
         self._deliver = deliver
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._running: dict[Receiver, _Running] = {}
+        self._running: dict[UpdateReceiver, _Running] = {}
         self._embeddings: list[_Embedding] = []
-        self._updates: list[tuple[Receiver, Update]] = []
+        self._updates: list[tuple[UpdateReceiver, Update]] = []
         self._stopping = False
         self._due = 0.0  # when what is new is handed back next
         self._began: float | None = None  # when the turn that runs began, which may wait for the device
@@ -137,11 +137,11 @@ class Worker:
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
-    def submit(self, receiver: Receiver, prompt: Sequence[int], options: Mapping[str, Any]) -> None:
+    def submit(self, receiver: UpdateReceiver, prompt: Sequence[int], options: Mapping[str, Any]) -> None:
         """Have a prompt answered, with options of Scheduler.submit."""
         self._call(lambda: self._submit(receiver, prompt, options))
 
-    def cancel(self, receiver: Receiver) -> None:
+    def cancel(self, receiver: UpdateReceiver) -> None:
         """End an answer before the next step, if it has not ended."""
         self._call(lambda: self._cancel(receiver))
 
@@ -197,7 +197,7 @@ class Worker:
         if self._embeddings and not self._stopping:
             self._embed_one(self._embeddings[0])
 
-    def _submit(self, receiver: Receiver, prompt: Sequence[int], options: Mapping[str, Any]) -> None:
+    def _submit(self, receiver: UpdateReceiver, prompt: Sequence[int], options: Mapping[str, Any]) -> None:
         try:
             if self._over.is_set() or self._scheduler.ended:
                 raise WorkerStopped(self.failure or self._scheduler.ended)
@@ -208,7 +208,7 @@ class Worker:
         self._running[receiver] = _Running(receiver, request)
         self._updates.append((receiver, Update()))
 
-    def _cancel(self, receiver: Receiver) -> None:
+    def _cancel(self, receiver: UpdateReceiver) -> None:
         if running := self._running.get(receiver):
             running.request.cancel()
 

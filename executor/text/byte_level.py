@@ -22,7 +22,7 @@ _WORDS: Final = (
 
 
 @dataclass(frozen=True)
-class Split:
+class WordSplit:
     """How text is cut into words before merging. words: the regular expression; empty means GPT-2's with each digit alone.
 
     nfc: text is first composed, as the tokenizer that the model was trained with does. ignore_merges: a word that is a token
@@ -35,10 +35,10 @@ class Split:
     add_bos: bool = False
 
 
-_SMOLLM: Final = Split("")
-_QWEN2: Final = Split(_WORDS.format(numbers=r"\p{N}"), nfc=True)
-_LLAMA: Final = Split(_WORDS.format(numbers=r"\p{N}{1,3}"), ignore_merges=True, add_bos=True)
-SPLITS: Final[dict[str, Split]] = {
+_SMOLLM: Final = WordSplit("")
+_QWEN2: Final = WordSplit(_WORDS.format(numbers=r"\p{N}"), nfc=True)
+_LLAMA: Final = WordSplit(_WORDS.format(numbers=r"\p{N}{1,3}"), ignore_merges=True, add_bos=True)
+SPLITS: Final[dict[str, WordSplit]] = {
     "smollm": _SMOLLM,
     "qwen2": _QWEN2,
     "deepseek-r1-qwen": _QWEN2,

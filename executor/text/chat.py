@@ -39,7 +39,7 @@ _START: Final = "import sys; sys.path += sys.argv[1:]; from executor.text.render
 
 
 @dataclass(frozen=True)
-class Limits:
+class RenderingLimits:
     """What one rendering may take. cpu_seconds: of its processor; seconds: in all; memory: bytes of address space;
     characters: of its text, by default four times a context of 2^18 tokens, and of the conversation."""
 
@@ -49,7 +49,7 @@ class Limits:
     characters: int = 4_000_000
 
 
-LIMITS: Final = Limits()
+LIMITS: Final = RenderingLimits()
 
 
 class TemplateRefusal(ModelError):
@@ -100,7 +100,7 @@ def render_spans(
     bos_token: str = "",
     eos_token: str = "",
     extra: Mapping[str, Any] | None = None,
-    limits: Limits = LIMITS,
+    limits: RenderingLimits = LIMITS,
 ) -> list[Span]:
     """The prompt of a conversation, as Hugging Face's apply_chat_template renders it, in spans: trusted ones the template
     wrote, the others come from the conversation and `extra`.
@@ -127,7 +127,7 @@ def render_spans(
     return _spans(_answer(body.encode(errors="surrogatepass"), limits))
 
 
-def _answer(request: bytes, limits: Limits) -> Any:
+def _answer(request: bytes, limits: RenderingLimits) -> Any:
     """What the rendering process says, as it came out of JSON. ModelError if it says nothing, or takes more than it may."""
     deadline = time.monotonic() + limits.seconds
     with _memory_file() as request_file, _memory_file() as error_file:

@@ -26,7 +26,7 @@ TAGS = (torch.Tag.cudagraph_unsafe,)
 
 
 @dataclass(frozen=True)
-class BlockMatrix:
+class BlockTensor:
     """What a tensor of blocks is: n rows of k values."""
 
     format: Format
@@ -70,7 +70,7 @@ def gguf_linear(x: torch.Tensor, weight: torch.Tensor, format: str) -> torch.Ten
 
     Raises ArgumentError for other types (x.float() converts), shapes and formats, and in `backward`: there is no gradient.
     LaunchError inside a capture of PyTorch's; torch.compile(mode="reduce-overhead") leaves the operator out of its graphs."""
-    matrix = BlockMatrix.of(weight, format)
+    matrix = BlockTensor.of(weight, format)
     matrix.require(x, weight)
     rows = x.detach().reshape(-1, matrix.k).contiguous()
     if rows.data_ptr() % ALIGNED:
@@ -81,7 +81,7 @@ def gguf_linear(x: torch.Tensor, weight: torch.Tensor, format: str) -> torch.Ten
     return made.reshape(*x.shape[:-1], matrix.n)
 
 
-def _multiply(matrix: BlockMatrix, weight: torch.Tensor, rows: torch.Tensor, made: torch.Tensor) -> None:
+def _multiply(matrix: BlockTensor, weight: torch.Tensor, rows: torch.Tensor, made: torch.Tensor) -> None:
     """On the current stream, in whose order PyTorch gives memory to others, so that nobody has to hold it meanwhile."""
     with executor_of(rows.device) as executor:
         device = executor.device
@@ -97,7 +97,7 @@ def _multiply(matrix: BlockMatrix, weight: torch.Tensor, rows: torch.Tensor, mad
 
 @gguf_linear.register_fake  # type: ignore[untyped-decorator]
 def _(x: torch.Tensor, weight: torch.Tensor, format: str) -> torch.Tensor:
-    matrix = BlockMatrix.of(weight, format)
+    matrix = BlockTensor.of(weight, format)
     matrix.require(x, weight)
     return x.new_empty((*x.shape[:-1], matrix.n))
 

@@ -14,7 +14,7 @@ from executor.base.arguments import described
 from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile
 from executor.memory.weights import TensorFile, tensor_info
-from executor.torch.linear import BlockMatrix, gguf_linear
+from executor.torch.linear import BlockTensor, gguf_linear
 from ptxgen.errors import ArgumentError
 
 
@@ -28,7 +28,7 @@ class GgufLinear(torch.nn.Module):  # type: ignore[misc]
 
     def __init__(self, weight: torch.Tensor, format: str, bias: torch.Tensor | None = None) -> None:
         super().__init__()
-        matrix = BlockMatrix.of(weight, format)
+        matrix = BlockTensor.of(weight, format)
         if bias is not None and (bias.dtype != torch.float32 or tuple(bias.shape) != (matrix.n,)):
             raise ArgumentError(f"bias is {bias.dtype}{list(bias.shape)}; must be torch.float32[{matrix.n}]")
         self.format = matrix.format.name

@@ -10,7 +10,7 @@ import pytest
 
 from executor.model.engine import Engine
 from executor.serve import server
-from executor.serve.access import Access
+from executor.serve.access import AccessRules
 from executor.serve.service import Service
 from tests.cli.invoke import invoke
 from tests.synthetic import Q, write_model
@@ -22,7 +22,7 @@ def test_a_model_is_called_as_its_file_without_the_number_of_a_part(
 ) -> None:
     served: list[str] = []
 
-    def serve(service: Service, access: Access, listener: socket.socket, ready: Callable[[], None]) -> bool:
+    def serve(service: Service, access: AccessRules, listener: socket.socket, ready: Callable[[], None]) -> bool:
         served.append(service.served.name)
         return True
 

@@ -13,7 +13,7 @@ from jinja2.filters import FILTERS
 from jinja2.tests import TESTS
 
 from executor.base.errors import ModelError
-from executor.text.chat import Limits, render_spans
+from executor.text.chat import RenderingLimits, render_spans
 from executor.text.special_tokens import Span
 from tests.executor.text.conversations import (
     CONTROLS,
@@ -124,7 +124,9 @@ def test_a_template_that_does_anything(cases: Cases) -> None:
         began, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
         said = ""
         try:
-            made = render_spans(template, conversation("Hi", "x" * rng.choice((1, 100_000))), limits=Limits(cpu_seconds=1))
+            made = render_spans(
+                template, conversation("Hi", "x" * rng.choice((1, 100_000))), limits=RenderingLimits(cpu_seconds=1)
+            )
             assert all(type(span) is Span for span in made)
         except ModelError as error:
             said = str(error)

@@ -21,8 +21,8 @@ from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, Plan
 from executor.launch.modules import Modules
 from executor.layers.calls import LaunchBatch
-from executor.layers.graph.gathers import Gather as GatherOperation
-from executor.layers.graph.values import Value
+from executor.layers.graph.gathers import GatherParts
+from executor.layers.graph.values import StepValue
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 from executor.model.generation import LanguageModel
@@ -52,7 +52,7 @@ def plans(devices: SeveralDevices, workspace: Workspace, gathers: Gathers, x: Gp
     """What a layer launches to gather so."""
     before, devices.gathers = devices.gathers, gathers
     batch = LaunchBatch(Launcher(devices, Modules(devices)), workspace)
-    GatherOperation(name="test", own=Value.of(x), whole=Value.of(whole)).bind(batch)
+    GatherParts(name="test", own=StepValue.of(x), whole=StepValue.of(whole)).bind(batch)
     devices.gathers = before
     return batch.take()
 

@@ -10,7 +10,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Any, Final
 
-from executor.layers.graph.values import Form, Source, Value, form_name
+from executor.layers.graph.values import ActivationSource, Form, StepValue, form_name
 from executor.memory.buffers import GpuBuffer, Writes
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.arguments import Array
@@ -36,8 +36,8 @@ class Binding(ABC):
         self.layer = layer
         self.fused = fused
         self._shared = shared
-        self._packed: dict[_Slot, tuple[Value, Source]] = {}
-        self._deferred: dict[Value, Source] = {}
+        self._packed: dict[_Slot, tuple[StepValue, ActivationSource]] = {}
+        self._deferred: dict[StepValue, ActivationSource] = {}
 
     @abstractmethod
     def __call__(self, operation: str, kernel: KernelType, /, **arguments: Any) -> None:
@@ -48,10 +48,10 @@ class Binding(ABC):
         since another layer may have a matrix of another format, whose kernel needs other arrays."""
         return self.workspace.arrays(kernel, f"{operation} by {kernel.name}", kernel.scratch)
 
-    def source(self, operation: str, x: Value, form: Form | None) -> Source:
+    def source(self, operation: str, x: StepValue, form: Form | None) -> ActivationSource:
         """What stands for x in this form. It is made now unless it is there; `operation` is its reader."""
         if form is None:
-            return Source(None, {"x": x.flat})
+            return ActivationSource(None, {"x": x.flat})
         if x in self._deferred:
             return self._deferred[x]
         slot = x.tokens, x.width, form
@@ -63,13 +63,13 @@ class Binding(ABC):
         kernel, what = _packing(form, x)
         buffers = self._buffers(x, form)
         self(f"{operation} input as {what}", kernel, x=x.buffer.view(0, (x.tokens, x.width)), **buffers)
-        return self._keep(slot, x, Source(form, buffers))
+        return self._keep(slot, x, ActivationSource(form, buffers))
 
     def write(
         self,
         operation: str,
         kernel: KernelType,
-        y: Value,
+        y: StepValue,
         form: Form,
         sent: Mapping[str, Any] = MappingProxyType({}),
         parts: int = 1,
@@ -82,9 +82,9 @@ class Binding(ABC):
         buffers = self._buffers(y, form, " by who reads others" if reads else "")
         own = {name: buffers[planes] for name, planes in OWN_PLANES.items()} if reads else buffers
         self(operation, kernel, **arguments, **own)
-        self._keep((y.tokens, y.width, form), y, Source(form, {**buffers, **sent}, parts=parts))
+        self._keep((y.tokens, y.width, form), y, ActivationSource(form, {**buffers, **sent}, parts=parts))
 
-    def defer(self, normed: Value, source: Source) -> None:
+    def defer(self, normed: StepValue, source: ActivationSource) -> None:
         """`normed` is a norm that its readers complete."""
         self._deferred[normed] = source
 
@@ -95,11 +95,11 @@ class Binding(ABC):
                 self._shared.keep(slot, value, source)
             self._packed.clear()
 
-    def _keep(self, slot: _Slot, value: Value, source: Source) -> Source:
+    def _keep(self, slot: _Slot, value: StepValue, source: ActivationSource) -> ActivationSource:
         self._packed[slot] = value, source
         return source
 
-    def _buffers(self, x: Value, form: Form, made: str = "") -> dict[str, GpuBuffer]:
+    def _buffers(self, x: StepValue, form: Form, made: str = "") -> dict[str, GpuBuffer]:
         kernel, _ = _packing(form, x)
         written = [name for name, array in kernel.signature().items() if isinstance(array, Array) and array.direction == "out"]
         size = str(x.width) if x.tokens == 1 else f"{x.tokens} x {x.width}"
@@ -124,9 +124,9 @@ class SharedForms:
     nor the form itself have been written since, by `version` of a buffer: no flag has to be cleared."""
 
     def __init__(self) -> None:
-        self._made: dict[_Slot, tuple[_State, _State, Source]] = {}
+        self._made: dict[_Slot, tuple[_State, _State, ActivationSource]] = {}
 
-    def find(self, slot: _Slot, x: Value) -> Source | None:
+    def find(self, slot: _Slot, x: StepValue) -> ActivationSource | None:
         """The form of x, if it was made and is valid."""
         made = self._made.get(slot)
         if made is None:
@@ -134,7 +134,7 @@ class SharedForms:
         of, itself, source = made
         return source if (of, itself) == (_State.of(x.buffer), _State.of(_first(source))) else None
 
-    def keep(self, slot: _Slot, x: Value, source: Source) -> None:
+    def keep(self, slot: _Slot, x: StepValue, source: ActivationSource) -> None:
         """x has this form now."""
         self._made[slot] = _State.of(x.buffer), _State.of(_first(source)), source
 
@@ -155,12 +155,12 @@ def _shaped(argument: object, value: Any) -> Any:
     return value.view(0, argument.shape) if (prod(value.shape), value.dtype) == (argument.size, argument.dtype) else value
 
 
-def _first(source: Source) -> GpuBuffer:
+def _first(source: ActivationSource) -> GpuBuffer:
     buffer: GpuBuffer = next(iter(source.arguments.values()))
     return buffer
 
 
-def _packing(form: Form, x: Value) -> tuple[KernelType, str]:
+def _packing(form: Form, x: StepValue) -> tuple[KernelType, str]:
     """The kernel that makes the form of f32[tokens, width], and what that is in words."""
     if isinstance(form, HalfForm):
         return PackHalves(m=x.tokens, k=x.width, parts=form.parts, lane_run=form.lane_run), "halves"

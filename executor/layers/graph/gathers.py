@@ -13,7 +13,7 @@ from executor.launch.nccl_all_gather import NcclAllGather
 from executor.layers.graph.binding import OWN_PLANES, Binding
 from executor.layers.graph.messages import addresses, messages
 from executor.layers.graph.operations import Operation
-from executor.layers.graph.values import Source, Value, lines
+from executor.layers.graph.values import ActivationSource, StepValue, lines
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 from ptxgen.kernels.collective.all_gather import AllGather
@@ -33,14 +33,14 @@ COMPUTED_IN_PARTS: Final = ("attention", "ffn_swiglu")
 class DeferredNorm:
     """The norm of what is gathered, which its readers complete. by_many: as Norm's."""
 
-    normed: Value
+    normed: StepValue
     gamma: GpuBuffer
     eps: float
     by_many: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Gather(Operation):
+class GatherParts(Operation):
     """whole becomes on every rank what the ranks have in `own`, f32[width / ranks] of each token, side by side in their order.
     name: of the operation that made it. planes: so many int8 planes of one token are gathered instead of its values: `whole` is
     not written, but is there in that form; norm: they are of its norm. sends: each rank sends its part to the readers, which
@@ -54,18 +54,18 @@ class Gather(Operation):
     (GatherDigits); so do planes that are sent, which products wait for that are launched before the next gather. So does what
     NCCL gathers (device.gathers says what that is): it has the bits of a rank when that has come so far."""
 
-    own: Value
-    whole: Value
+    own: StepValue
+    whole: StepValue
     planes: int | None = None
     sends: bool = False
     norm: DeferredNorm | None = None
 
     @property
-    def reads(self) -> tuple[Value, ...]:
+    def reads(self) -> tuple[StepValue, ...]:
         return (self.own,)
 
     @property
-    def writes(self) -> tuple[Value, ...]:
+    def writes(self) -> tuple[StepValue, ...]:
         return (self.whole,) if self.norm is None else (self.norm.normed,)
 
     def bind(self, b: Binding) -> None:
@@ -106,23 +106,23 @@ class Gather(Operation):
         written = (*OWN_PLANES.values(), "squares")
         made = b.workspace.arrays(kernel, f"norm of {self.whole.width} in {planes} digits", written)
         b(name, kernel, **given, gamma=norm.gamma, **made)
-        b.defer(norm.normed, Source(planes, {**made, "eps": norm.eps, **sent}, deferred=True, parts=parts))
+        b.defer(norm.normed, ActivationSource(planes, {**made, "eps": norm.eps, **sent}, deferred=True, parts=parts))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TakePart(Operation):
     """Before the first of the layers that ranks share: part is the rank's own part of `whole`. pieces: as own_lines."""
 
-    whole: Value
-    part: Value
+    whole: StepValue
+    part: StepValue
     pieces: GpuBuffer
 
     @property
-    def reads(self) -> tuple[Value, ...]:
+    def reads(self) -> tuple[StepValue, ...]:
         return (self.whole,)
 
     @property
-    def writes(self) -> tuple[Value, ...]:
+    def writes(self) -> tuple[StepValue, ...]:
         return (self.part,)
 
     def bind(self, b: Binding) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from executor.choice.persistent import PersistentGrid
 from executor.device.protocol import DeviceMemory
 from executor.layers.graph.operations import Operation
-from executor.layers.graph.values import Value
+from executor.layers.graph.values import StepValue
 
 O = TypeVar("O", bound=Operation)  # noqa: E741
 
@@ -24,29 +24,29 @@ class Setting:
     grid: PersistentGrid | None = None
 
 
-class Graph:
+class StepGraph:
     """Operations in the order in which they are launched. A rule replaces some that are there, each where it stands."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         self.operations = list(operations)
-        self._readers: dict[Value, list[Operation]] = {}
-        self._writer: dict[Value, Operation] = {}
+        self._readers: dict[StepValue, list[Operation]] = {}
+        self._writer: dict[StepValue, Operation] = {}
         for operation in self.operations:
             for value in operation.reads:
                 self._readers.setdefault(value, []).append(operation)
             for value in operation.writes:
                 self._writer[value] = operation
 
-    def readers(self, value: Value) -> list[Operation]:
+    def readers(self, value: StepValue) -> list[Operation]:
         """The operations that read a value, in order."""
         return self._readers.get(value, [])
 
-    def only_reader(self, value: Value, kind: type[O]) -> O | None:
+    def only_reader(self, value: StepValue, kind: type[O]) -> O | None:
         """The operation that reads a value, if it is one, of this kind."""
         readers = self.readers(value)
         return readers[0] if len(readers) == 1 and isinstance(readers[0], kind) else None
 
-    def writer(self, value: Value) -> Operation | None:
+    def writer(self, value: StepValue) -> Operation | None:
         """The operation that writes a value; None for what the step is given."""
         return self._writer.get(value)
 
@@ -54,7 +54,7 @@ class Graph:
         """The operations of a kind."""
         return (operation for operation in self.operations if isinstance(operation, kind))
 
-    def replaced(self, changes: dict[Operation, Operation | None]) -> Graph:
+    def replaced(self, changes: dict[Operation, Operation | None]) -> StepGraph:
         """With these operations in the place of others; None: without it."""
         kept = ((one, changes.get(one, one)) for one in self.operations)
-        return Graph(now for _, now in kept if now is not None)
+        return StepGraph(now for _, now in kept if now is not None)

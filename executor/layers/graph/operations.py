@@ -10,7 +10,7 @@ from typing import Any
 
 from executor.layers.graph.binding import Binding, shaped
 from executor.layers.graph.rows import enqueue_rows, for_rows
-from executor.layers.graph.values import Form, Value
+from executor.layers.graph.values import Form, StepValue
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import HalfForm, KernelType
 from ptxgen.kernels.activation.elementwise import FusedSwiglu, Gelu, ResidualAdd
@@ -30,12 +30,12 @@ class Operation(ABC):
 
     @property
     @abstractmethod
-    def reads(self) -> tuple[Value, ...]:
+    def reads(self) -> tuple[StepValue, ...]:
         """The values that it needs."""
 
     @property
     @abstractmethod
-    def writes(self) -> tuple[Value, ...]:
+    def writes(self) -> tuple[StepValue, ...]:
         """The values that it makes."""
 
     @property
@@ -49,14 +49,14 @@ class Operation(ABC):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Launch(Operation):
+class PlainLaunch(Operation):
     """A kernel that no rule knows. of_tokens: it is the kernel of one token; so many are launched in its form for several."""
 
     kernel: KernelType
     arguments: Mapping[str, Any] = field(hash=False)
     of_tokens: int | None = None
-    writes: tuple[Value, ...] = ()
-    reads: tuple[Value, ...] = ()
+    writes: tuple[StepValue, ...] = ()
+    reads: tuple[StepValue, ...] = ()
 
     def bind(self, b: Binding) -> None:
         if self.of_tokens is not None:
@@ -70,19 +70,19 @@ class Norm(Operation):
     """y is the RMSNorm of x; gamma: f32[width]. leaves: the form that is written for its readers, beside y. by_many: so many
     blocks read it that each of them should find it whole."""
 
-    x: Value
-    y: Value
+    x: StepValue
+    y: StepValue
     gamma: GpuBuffer
     eps: float
     leaves: Form | None = None
     by_many: bool = False
 
     @property
-    def reads(self) -> tuple[Value, ...]:
+    def reads(self) -> tuple[StepValue, ...]:
         return (self.x,)
 
     @property
-    def writes(self) -> tuple[Value, ...]:
+    def writes(self) -> tuple[StepValue, ...]:
         return (self.y,)
 
     def bind(self, b: Binding) -> None:
@@ -104,16 +104,16 @@ class Norm(Operation):
 class Add(Operation):
     """y = x + delta, in place: y lies where x does."""
 
-    x: Value
-    delta: Value
-    y: Value
+    x: StepValue
+    delta: StepValue
+    y: StepValue
 
     @property
-    def reads(self) -> tuple[Value, ...]:
+    def reads(self) -> tuple[StepValue, ...]:
         return (self.x, self.delta)
 
     @property
-    def writes(self) -> tuple[Value, ...]:
+    def writes(self) -> tuple[StepValue, ...]:
         return (self.y,)
 
     def bind(self, b: Binding) -> None:
@@ -126,17 +126,17 @@ class Swiglu(Operation):
     """y = silu(gate) * up. leaves: the form that is written for its reader. An f16 split is all that is written: nothing reads
     the f32 values, which would be a quarter of the traffic."""
 
-    gate: Value
-    up: Value
-    y: Value
+    gate: StepValue
+    up: StepValue
+    y: StepValue
     leaves: Form | None = None
 
     @property
-    def reads(self) -> tuple[Value, ...]:
+    def reads(self) -> tuple[StepValue, ...]:
         return (self.gate, self.up)
 
     @property
-    def writes(self) -> tuple[Value, ...]:
+    def writes(self) -> tuple[StepValue, ...]:
         return (self.y,)
 
     def bind(self, b: Binding) -> None:
@@ -157,15 +157,15 @@ class Swiglu(Operation):
 class GeluOf(Operation):
     """y = gelu(x)."""
 
-    x: Value
-    y: Value
+    x: StepValue
+    y: StepValue
 
     @property
-    def reads(self) -> tuple[Value, ...]:
+    def reads(self) -> tuple[StepValue, ...]:
         return (self.x,)
 
     @property
-    def writes(self) -> tuple[Value, ...]:
+    def writes(self) -> tuple[StepValue, ...]:
         return (self.y,)
 
     def bind(self, b: Binding) -> None:
@@ -177,19 +177,19 @@ class Attend(Operation):
     """out is what each query attends to. Biases, head norms and rotation come first, and keys and values join the cache:
     `enqueue` does that, which knows the layout of the cache. leaves: the form that is written for the reader of out."""
 
-    q: Value
-    k: Value
-    v: Value
-    out: Value
-    enqueue: Callable[[Binding, Value, Form | None], None]
+    q: StepValue
+    k: StepValue
+    v: StepValue
+    out: StepValue
+    enqueue: Callable[[Binding, StepValue, Form | None], None]
     leaves: Form | None = None
 
     @property
-    def reads(self) -> tuple[Value, ...]:
+    def reads(self) -> tuple[StepValue, ...]:
         return (self.q, self.k, self.v)
 
     @property
-    def writes(self) -> tuple[Value, ...]:
+    def writes(self) -> tuple[StepValue, ...]:
         return (self.out,)
 
     def bind(self, b: Binding) -> None:

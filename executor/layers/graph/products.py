@@ -13,7 +13,7 @@ from executor.layers.batched import TILE, gemv_of_rows, takes_rows, tiles
 from executor.layers.graph.binding import OWN_PLANES, Binding, shaped
 from executor.layers.graph.messages import messages
 from executor.layers.graph.operations import Operation
-from executor.layers.graph.values import Form, Source, Value, form_of
+from executor.layers.graph.values import ActivationSource, Form, StepValue, form_of
 from executor.layers.projection import Projection
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import KernelType
@@ -26,14 +26,14 @@ class Segment:
 
     name: str
     projection: Projection
-    y: Value
+    y: StepValue
 
 
 @dataclass(frozen=True)
 class AddResidual:
     """The epilogue that adds the product to a stream, in place."""
 
-    stream: Value
+    stream: StepValue
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class DeferNorm:
     """The epilogue that adds the product to a stream, in place, and leaves what an RMSNorm of that needs: int8 planes of gamma
     * stream, and the squares. `normed` is not written: its readers complete it."""
 
-    stream: Value
-    normed: Value
+    stream: StepValue
+    normed: StepValue
     gamma: GpuBuffer
     eps: float
     planes: int
@@ -53,9 +53,9 @@ class GateSwiglu:
     """The epilogue of two segments, gate and up, that writes y = silu(gate) * up and int8 planes of y. whole: the row that y is
     a rank's part of, where the planes are sent to the other ranks."""
 
-    y: Value
+    y: StepValue
     planes: int
-    whole: Value | None = None
+    whole: StepValue | None = None
 
 
 Epilogue = AddResidual | DeferNorm | GateSwiglu
@@ -66,18 +66,18 @@ class Project(Operation):
     """y = x W^T for the matrix of each segment. kernel: of all segments and the epilogue, as this rank launches it; None: that
     of the only segment. Several tokens go in tiles of 8, each of which reads the weights once, unless the kernel takes all."""
 
-    x: Value
+    x: StepValue
     segments: tuple[Segment, ...]
     epilogue: Epilogue | None = None
     kernel: KernelType | None = None
 
     @property
-    def reads(self) -> tuple[Value, ...]:
+    def reads(self) -> tuple[StepValue, ...]:
         stream = getattr(self.epilogue, "stream", None)
         return (self.x,) if stream is None else (self.x, stream)
 
     @property
-    def writes(self) -> tuple[Value, ...]:
+    def writes(self) -> tuple[StepValue, ...]:
         if isinstance(self.epilogue, DeferNorm):
             return (self.segments[0].y, self.epilogue.normed)
         if isinstance(self.epilogue, GateSwiglu):
@@ -132,7 +132,7 @@ class Project(Operation):
             written = {"output": self.writes[0].buffer}
         require_apart(f"{self.name} by {self.kernel or first.kernel}", {"input": self.x.buffer}, written)
 
-    def _bind_epilogue(self, b: Binding, kernel: KernelType, source: Source) -> None:
+    def _bind_epilogue(self, b: Binding, kernel: KernelType, source: ActivationSource) -> None:
         matrices = {
             name if number == 1 else f"{name}{number}": buffer
             for number, one in enumerate(self.segments, 1)
@@ -154,7 +154,7 @@ class Project(Operation):
         made = b.workspace.arrays(kernel, f"norm of {width} in {norm.planes} digits", (*OWN_PLANES, "squares"))
         b(self.name, kernel, **shaped(kernel, **given), gamma=norm.gamma, **scratch, **made)
         read = {name: made[planes] for planes, name in OWN_PLANES.items()} | {"squares": made["squares"], "eps": norm.eps}
-        b.defer(norm.normed, Source(norm.planes, read, deferred=True))
+        b.defer(norm.normed, ActivationSource(norm.planes, read, deferred=True))
 
     def _gate(self, b: Binding, kernel: KernelType, given: dict[str, Any], gated: GateSwiglu) -> None:
         sending: Mapping[str, Any] = {}
@@ -169,7 +169,7 @@ class Project(Operation):
         made, parts = (gated.y, 1) if gated.whole is None else (gated.whole, ranks)
         b.write(self.name, kernel, made, gated.planes, received, parts, **arguments)
 
-    def _bind_tiles(self, b: Binding, projection: Projection, kernel: KernelType, source: Source) -> None:
+    def _bind_tiles(self, b: Binding, projection: Projection, kernel: KernelType, source: ActivationSource) -> None:
         tokens = self.x.tokens
         of_rows = {"y": self.segments[0].y.flat, **source.arguments}
         for tile, starts in tiles(tokens):
@@ -179,12 +179,12 @@ class Project(Operation):
                 b(self.name, form, w=projection.weight.buffer, **shaped(form, **parts))
 
 
-def project(name: str, projection: Projection, x: Value, y: Value, layer: int | None = None) -> Project:
+def project(name: str, projection: Projection, x: StepValue, y: StepValue, layer: int | None = None) -> Project:
     """y = x W^T."""
     return Project(name=name, layer=layer, x=x, segments=(Segment(name, projection, y),))
 
 
-def _reading(b: Binding, operation: str, kernel: KernelType, x: Value) -> tuple[KernelType, Source]:
+def _reading(b: Binding, operation: str, kernel: KernelType, x: StepValue) -> tuple[KernelType, ActivationSource]:
     """The kernel with the source that x has for it. LaunchError if it cannot complete a norm, or not receive parts."""
     source = b.source(operation, x, form_of(kernel))
     if source.deferred:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
-from executor.layers.graph.gathers import DeferredNorm, Gather
-from executor.layers.graph.graph import Graph, Setting
+from executor.layers.graph.gathers import DeferredNorm, GatherParts
+from executor.layers.graph.graph import Setting, StepGraph
 from executor.layers.graph.operations import Add, Norm, Operation
 from executor.layers.graph.products import Project
-from executor.layers.graph.values import Value, planes_of_all
+from executor.layers.graph.values import StepValue, planes_of_all
 from executor.layers.projection import Projection
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels import compose
@@ -22,11 +22,11 @@ MOST_SENDING: Final = 2
 8B on 4 and 8 the assembler spills 88 and 220 bytes."""
 
 
-def gather_planes(g: Graph, s: Setting) -> Graph:
+def gather_planes(g: StepGraph, s: Setting) -> StepGraph:
     """Ranks gather the int8 planes of one token where its reader wants these; of the residual stream those of its norm, which
     the readers complete."""
     changes: dict[Operation, Operation | None] = {}
-    for gather in g.each(Gather):
+    for gather in g.each(GatherParts):
         add = g.writer(gather.own)
         if isinstance(add, Add):
             product, norm = g.writer(add.delta), g.only_reader(gather.whole, Norm)
@@ -43,10 +43,10 @@ def gather_planes(g: Graph, s: Setting) -> Graph:
     return g.replaced(changes)
 
 
-def send_parts(g: Graph, s: Setting) -> Graph:
+def send_parts(g: StepGraph, s: Setting) -> StepGraph:
     """A rank sends its part of the planes to the products that read them, where all of these can receive it."""
     changes: dict[Operation, Operation | None] = {}
-    for gather in g.each(Gather):
+    for gather in g.each(GatherParts):
         if gather.planes is None or (gather.norm is not None and gather.norm.by_many):
             continue
         read = gather.whole if gather.norm is None else gather.norm.normed
@@ -56,7 +56,7 @@ def send_parts(g: Graph, s: Setting) -> Graph:
     return g.replaced(changes)
 
 
-def _by_planes(projection: Projection, own: Value, s: Setting) -> bool:
+def _by_planes(projection: Projection, own: StepValue, s: Setting) -> bool:
     """Whether ranks may gather planes of what this matrix reads or has made, of which each has `own`: those of one token, whose
     blocks are of one rank each. NCCL gathers values: it makes nothing of them on the way."""
     if s.device.gathers.by_nccl(own.buffer.nbytes * s.device.ranks):

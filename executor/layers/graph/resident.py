@@ -10,10 +10,10 @@ from typing import Any
 
 from executor.choice.persistent import PersistentGrid
 from executor.layers.graph.binding import Binding
-from executor.layers.graph.graph import Graph, Setting
+from executor.layers.graph.graph import Setting, StepGraph
 from executor.layers.graph.operations import Add, Attend, Norm, Operation, Swiglu
 from executor.layers.graph.products import Project
-from executor.layers.graph.values import Form, Value
+from executor.layers.graph.values import Form, StepValue
 from executor.layers.projection import Projection
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
@@ -28,19 +28,19 @@ class StayResident(Operation):
     up and down; after: q, k and v; norms: the one inside, and the one before those."""
 
     kernel: PersistentLayer
-    attended: Value
-    before: Value
-    stream: Value
+    attended: StepValue
+    before: StepValue
+    stream: StepValue
     inside: tuple[Project, ...]
     after: tuple[Project, ...]
     norms: tuple[Norm, ...]
 
     @property
-    def reads(self) -> tuple[Value, ...]:
+    def reads(self) -> tuple[StepValue, ...]:
         return (self.attended, self.before)
 
     @property
-    def writes(self) -> tuple[Value, ...]:
+    def writes(self) -> tuple[StepValue, ...]:
         return (self.stream, *(one.segments[0].y for one in self.after))
 
     @property
@@ -60,7 +60,7 @@ class StayResident(Operation):
         b(self.name, self.kernel, **arguments, **planes, **own)
 
 
-def stay_resident(g: Graph, s: Setting) -> Graph:
+def stay_resident(g: StepGraph, s: Setting) -> StepGraph:
     """One token goes from one attention to the next by one launch, wherever there is a kernel for it."""
     changes: dict[Operation, Operation | None] = {}
     for attend in g.each(Attend) if s.grid is not None and s.fused and s.device.ranks == 1 else ():
@@ -99,7 +99,7 @@ class _Span:
     swiglu: Swiglu
 
 
-def _span(g: Graph, attend: Attend) -> _Span | None:
+def _span(g: StepGraph, attend: Attend) -> _Span | None:
     """Those that follow this attention, for one token; None if they are others. The norm of the head is not among them."""
     output = g.only_reader(attend.out, Project)
     add = g.only_reader(output.segments[0].y, Add) if output is not None else None

@@ -9,8 +9,8 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 from executor.layers.graph.binding import Binding
-from executor.layers.graph.gathers import Gather
-from executor.layers.graph.graph import Graph, Setting
+from executor.layers.graph.gathers import GatherParts
+from executor.layers.graph.graph import Setting, StepGraph
 from executor.layers.graph.operations import Add, Attend, Norm, Operation, Swiglu
 from executor.layers.graph.products import AddResidual, DeferNorm, GateSwiglu, Project
 from executor.layers.graph.rank_rules import gather_planes, send_parts
@@ -30,10 +30,10 @@ class Rule(NamedTuple):
 
     name: str
     what: str
-    apply: Callable[[Graph, Setting], Graph]
+    apply: Callable[[StepGraph, Setting], StepGraph]
 
 
-def leave_forms(g: Graph, s: Setting) -> Graph:
+def leave_forms(g: StepGraph, s: Setting) -> StepGraph:
     """The operation that makes activations writes the form that their first reader wants. The planes of a norm are not those of
     its f32 values (RmsNormDigits), so the norm writes them even where nothing is fused."""
     changes: Changes = {}
@@ -48,7 +48,7 @@ def leave_forms(g: Graph, s: Setting) -> Graph:
     return g.replaced(changes)
 
 
-def defer_norms(g: Graph, s: Setting) -> Graph:
+def defer_norms(g: StepGraph, s: Setting) -> StepGraph:
     """A product onto the residual stream leaves the norm after it to the readers of that norm."""
     changes: Changes = {}
     for norm in g.each(Norm):
@@ -67,7 +67,7 @@ def defer_norms(g: Graph, s: Setting) -> Graph:
     return g.replaced(changes)
 
 
-def fuse_swiglu(g: Graph, s: Setting) -> Graph:
+def fuse_swiglu(g: StepGraph, s: Setting) -> StepGraph:
     """The products of one token with gate and up are one launch with silu of the one times the other."""
     changes: Changes = {}
     for swiglu in g.each(Swiglu):
@@ -76,7 +76,7 @@ def fuse_swiglu(g: Graph, s: Setting) -> Graph:
             continue
         if not (s.fused and gate.projection.allows("swiglu_fusion")):
             continue
-        gather = g.only_reader(swiglu.y, Gather)
+        gather = g.only_reader(swiglu.y, GatherParts)
         made = _gated(gate, up, swiglu, gather, s)
         if made is not None:
             changes |= {gate: made, up: None, swiglu: None}
@@ -85,7 +85,7 @@ def fuse_swiglu(g: Graph, s: Setting) -> Graph:
     return g.replaced(changes)
 
 
-def _gated(gate: Project, up: Project, swiglu: Swiglu, gather: Gather | None, s: Setting) -> Project | None:
+def _gated(gate: Project, up: Project, swiglu: Swiglu, gather: GatherParts | None, s: Setting) -> Project | None:
     """The launch for all of them; it also sends to the other ranks where `gather` would send and there is a kernel for it."""
 
     def made(planes: int) -> KernelType | None:
@@ -112,7 +112,7 @@ def _gated(gate: Project, up: Project, swiglu: Swiglu, gather: Gather | None, s:
     return replace(gate, name=name, segments=(*gate.segments, *up.segments), epilogue=epilogue, kernel=kernel)
 
 
-def add_residuals(g: Graph, s: Setting) -> Graph:
+def add_residuals(g: StepGraph, s: Setting) -> StepGraph:
     """A product is added to the residual stream where it is made."""
     changes: Changes = {}
     for add in g.each(Add):
@@ -130,7 +130,7 @@ def _onto(product: Project, add: Add, kernel: KernelType, epilogue: AddResidual 
     return replace(product, segments=(replace(product.segments[0], y=add.y),), kernel=kernel, epilogue=epilogue)
 
 
-def fuse_horizontally(g: Graph, s: Setting) -> Graph:
+def fuse_horizontally(g: StepGraph, s: Setting) -> StepGraph:
     """Products of the same activations are one launch where their kernels can be."""
     changes: Changes = {}
     for first in g.each(Project):
@@ -178,7 +178,7 @@ RULES: Final = (
 
 def rewritten(operations: Sequence[Operation], s: Setting) -> list[Operation]:
     """The operations after all rules."""
-    g = Graph(operations)
+    g = StepGraph(operations)
     for rule in RULES:
         g = rule.apply(g, s)
     return g.operations

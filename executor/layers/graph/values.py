@@ -26,7 +26,7 @@ def form_name(form: Form) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Value:
+class StepValue:
     """A vector for each token, f32[width] or f32[tokens, width], written by one operation. Equal to itself alone: another value
     may lie in the same memory later."""
 
@@ -35,7 +35,7 @@ class Value:
     width: int
 
     @classmethod
-    def of(cls, buffer: GpuBuffer, tokens: int | None = None) -> Value:
+    def of(cls, buffer: GpuBuffer, tokens: int | None = None) -> StepValue:
         """The value in a buffer: of f32[width], f32[tokens, width], or of heads for so many tokens."""
         count = prod(buffer.shape[:-1]) if tokens is None else tokens
         return cls(buffer, count, buffer.size // count)
@@ -47,7 +47,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Source:
+class ActivationSource:
     """What stands for a value among the arguments of the kernel that reads it. deferred: the reader completes the norm. parts:
     so many ranks have made a part of the row each, and send it to the reader."""
 

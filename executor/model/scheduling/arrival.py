@@ -11,7 +11,7 @@ from executor.base.arguments import described, instance, tokens, whole
 from executor.memory.page_pool import PagePool, PageTable
 from executor.model.sampling import MAX_SEED, Sampler
 from executor.model.scheduling.answer_text import AnswerText, Pieces, StopStrings
-from executor.model.scheduling.token_sequence import Limits, TokenSequence
+from executor.model.scheduling.token_sequence import SequenceLimits, TokenSequence
 from executor.model.step import StepEngine
 from executor.text.grammar import Grammar, GrammarGuide
 from executor.text.tokenizer import Tokenizer
@@ -71,7 +71,7 @@ def new_sequence(
     return TokenSequence(
         number=number,
         prompt=tuple(ids),
-        limits=Limits(limit, frozenset(ends), engine.context),
+        limits=SequenceLimits(limit, frozenset(ends), engine.context),
         sampler=sampler.with_seed(seed),
         seed=seed,
         text=AnswerText(pieces, stops, tokens("spelt", settings.spelt, engine.vocab)),

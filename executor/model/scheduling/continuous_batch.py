@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Share:
+class StepShare:
     """The rows of one sequence in a step: tokens behind its computed ones, and a draft of what may follow; the last `scored` of
     them all are scored."""
 
@@ -42,7 +42,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Turn:
+class SchedulerTurn:
     """Sequences that have the steps until the first of them has so many tokens, while the others wait."""
 
     sequences: list[TokenSequence]
@@ -70,7 +70,7 @@ class ContinuousBatch:
         self.preemptions = 0
         self._slots = list(range(slots))[::-1]
         self._paying = paying
-        self._turn: Turn | None = None
+        self._turn: SchedulerTurn | None = None
         self._turns = count(1)
 
     def remove(self, sequence: TokenSequence) -> None:
@@ -100,7 +100,7 @@ class ContinuousBatch:
             self.queue.popleft()
             self.running.append(sequence)
 
-    def plan(self) -> list[Share]:
+    def plan(self) -> list[StepShare]:
         """The rows of a step, without drafts: one for each sequence that decodes, then those of prompts, few before many, since
         rows before a short run attend on their own (RowSteps). Where all decode, and fewer rows make more tokens a second, so
         many have a turn of some steps, then those that have waited longest. If there is no page for one that decodes, the
@@ -111,7 +111,7 @@ class ContinuousBatch:
         decoding = [sequence for sequence in self.running if sequence.pending == 1]
         if decoding and len(decoding) == len(self.running):
             decoding = self._in_turn(decoding)
-        shares = [Share(sequence, sequence.tokens[-1:], 1) for sequence in decoding if self._make_room(sequence)]
+        shares = [StepShare(sequence, sequence.tokens[-1:], 1) for sequence in decoding if self._make_room(sequence)]
         prompts = self._prompts(min(self.prompt_rows, self.rows - len(shares)))
         return shares + sorted(prompts, key=lambda share: share.rows)
 
@@ -134,7 +134,7 @@ class ContinuousBatch:
             next_ones = sorted(decoding, key=lambda sequence: sequence.turn)[:rows]
             for sequence in next_ones:
                 sequence.turn = next(self._turns)
-            self._turn = Turn(next_ones, len(next_ones[0].tokens) + TURN)
+            self._turn = SchedulerTurn(next_ones, len(next_ones[0].tokens) + TURN)
         return self._turn.sequences
 
     def _wait(self, sequence: TokenSequence, what: Waiting, why: str) -> None:
@@ -161,9 +161,9 @@ class ContinuousBatch:
         self.preemptions += 1
         _log.info("request %d gives its pages back and is queued again with %d tokens", sequence.number, len(sequence.tokens))
 
-    def _prompts(self, left: int) -> list[Share]:
+    def _prompts(self, left: int) -> list[StepShare]:
         """At most `left` rows of prompts. A sequence whose next page another one completes in this step waits for that."""
-        shares: list[Share] = []
+        shares: list[StepShare] = []
         coming: set[object] = set()
         for sequence in self.running:
             if sequence.pending == 1 or not left:
@@ -177,7 +177,7 @@ class ContinuousBatch:
             if page_end <= end:
                 coming.add(page)
             part = tokens[sequence.computed : end]
-            shares.append(Share(sequence, part, len(part) if sequence.scores_prompt else int(end == len(tokens))))
+            shares.append(StepShare(sequence, part, len(part) if sequence.scores_prompt else int(end == len(tokens))))
             left -= shares[-1].rows
         return shares
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from executor.model.logprobs import TokenLogprob
-from executor.model.scheduling.token_sequence import Piece, State, Stopped, TokenSequence, Usage, Waiting
+from executor.model.scheduling.token_sequence import AnswerPiece, State, Stopped, TokenSequence, Usage, Waiting
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Request:
         """What it took so far."""
         return self._sequence.usage()
 
-    def after(self, seen: int) -> list[Piece]:
+    def after(self, seen: int) -> list[AnswerPiece]:
         """The pieces so far but for the first `seen`, for who runs the steps himself."""
         return self._sequence.pieces[seen:]
 
@@ -126,7 +126,7 @@ class Request:
             pass
         return self._completion()
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[AnswerPiece]:
         at = 0
         while True:
             for piece in self._sequence.pieces[at:]:
@@ -137,7 +137,7 @@ class Request:
             if at == len(self._sequence.pieces):
                 self._driver.step()
 
-    async def __aiter__(self) -> AsyncIterator[Piece]:
+    async def __aiter__(self) -> AsyncIterator[AnswerPiece]:
         at = 0
         while True:
             for piece in self._sequence.pieces[at:]:

@@ -20,7 +20,7 @@ from executor.device.owner import OwnerThread
 from executor.memory.page_pool import PagePool
 from executor.model.sampling import Sampler
 from executor.model.scheduling.arrival import RequestSettings, TextTokens, new_sequence
-from executor.model.scheduling.continuous_batch import ContinuousBatch, Share
+from executor.model.scheduling.continuous_batch import ContinuousBatch, StepShare
 from executor.model.scheduling.request import Request
 from executor.model.scheduling.status import SchedulerStatus, Tally
 from executor.model.scheduling.step_start import BatchAhead, StepStarter
@@ -214,7 +214,7 @@ class Scheduler:
         finally:
             self._stepping = False
 
-    def _with_draft(self, share: Share, left: int) -> Share:
+    def _with_draft(self, share: StepShare, left: int) -> StepShare:
         """With a draft in rows that are left over and pages that nobody else needs now, if somebody guesses one."""
         sequence, table = share.sequence, share.sequence.table
         room = table.room + self.pool.available * self.pool.page_len - len(sequence.tokens)
@@ -223,11 +223,11 @@ class Scheduler:
             return share
         draft = tokens("the draft", sequence.drafter.propose(sequence.tokens, most), self.engine.vocab)[:most]
         table.reserve(len(sequence.tokens) + len(draft))
-        return Share(sequence, share.tokens, 1 + len(draft), draft)
+        return StepShare(sequence, share.tokens, 1 + len(draft), draft)
 
-    def _with_drafts(self, shares: list[Share]) -> list[Share]:
+    def _with_drafts(self, shares: list[StepShare]) -> list[StepShare]:
         left = self.engine.rows - sum(share.rows for share in shares)
-        drafted: list[Share] = []
+        drafted: list[StepShare] = []
         for share in shares:
             try:
                 drafted.append(self._with_draft(share, left))
@@ -244,7 +244,7 @@ class Scheduler:
         if shares := planned if self._draft is None else self._with_drafts(planned):
             self._finish(shares, self._starter.start(shares))
 
-    def _finish(self, shares: list[Share], scores: Scores | Exception) -> None:
+    def _finish(self, shares: list[StepShare], scores: Scores | Exception) -> None:
         """Deliver what came out of a step that was started; start the next one before that is read, if there is no doubt."""
         try:
             if isinstance(scores, Exception):
@@ -263,7 +263,7 @@ class Scheduler:
                 self._deliver(share, scores, at, chosen)
             at += share.scored
 
-    def _draw_tokens(self, shares: Sequence[Share], scores: Scores) -> None:
+    def _draw_tokens(self, shares: Sequence[StepShare], scores: Scores) -> None:
         """Have tokens drawn, and chosen among those that are allowed, where the logits are, by the place of the row among the
         scored ones. What grammars allow is found out here, beside the device, which computes the logits meanwhile; a grammar
         that is given up fails its own sequence alone."""
@@ -294,7 +294,7 @@ class Scheduler:
         if (draw := sequence.draw) is not None:
             draws[at] = draw
 
-    def _deliver(self, share: Share, scores: Scores, at: int, chosen: list[int]) -> None:
+    def _deliver(self, share: StepShare, scores: Scores, at: int, chosen: list[int]) -> None:
         """Move a sequence on by its rows of a step that has run; its scores begin at `at`."""
         sequence = share.sequence
         if share.scored:
@@ -309,7 +309,7 @@ class Scheduler:
             if share.draft:
                 sequence.table.truncate(len(sequence.tokens))
 
-    def _answer(self, share: Share, scores: Scores, at: int, chosen: list[int]) -> None:
+    def _answer(self, share: StepShare, scores: Scores, at: int, chosen: list[int]) -> None:
         sequence = share.sequence
         if sequence.scores_prompt:
             for row in range(share.scored):
@@ -348,7 +348,7 @@ class Scheduler:
             if sequence.state != "running":
                 return
 
-    def _fail_step(self, shares: list[Share], error: Exception) -> None:
+    def _fail_step(self, shares: list[StepShare], error: Exception) -> None:
         _log.error("a step with rows of requests %s failed", [share.sequence.number for share in shares])
         failed = [share.sequence for share in shares if share.sequence.state == "running"]
         if isinstance(error, DeviceFailed):

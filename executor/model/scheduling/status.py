@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from executor.memory.page_pool import PagePool
-from executor.model.scheduling.continuous_batch import ContinuousBatch, Share
+from executor.model.scheduling.continuous_batch import ContinuousBatch, StepShare
 from executor.model.scheduling.token_sequence import Stopped, TokenSequence, Waiting
 
 
@@ -23,7 +23,7 @@ class Tally:
     accepted_tokens: int = 0
     finished: Counter[Stopped] = field(default_factory=Counter)
 
-    def count_step(self, shares: Iterable[Share]) -> None:
+    def count_step(self, shares: Iterable[StepShare]) -> None:
         """A step has run. Rows of sequences that have ended meanwhile do not count."""
         self.steps += 1
         for share in shares:

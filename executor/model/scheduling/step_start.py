@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from executor.memory.page_pool import PagePool
-from executor.model.scheduling.continuous_batch import Share
+from executor.model.scheduling.continuous_batch import StepShare
 from executor.model.scheduling.token_sequence import TokenSequence
 from executor.model.scheduling.verify import rows_of
 from executor.model.step import Row, Scores, StepEngine
@@ -18,7 +18,7 @@ class BatchAhead:
     """A step that was started before the tokens of its rows were read. shares: those of the step before; lengths: how many
     tokens each sequence has by now, if it goes on; scores: what comes out, or why it has failed."""
 
-    shares: list[Share]
+    shares: list[StepShare]
     lengths: list[int]
     scores: Scores | Exception
 
@@ -39,7 +39,7 @@ class StepStarter:
         self._engine = engine
         self._pool = pool
 
-    def start(self, shares: Sequence[Share]) -> Scores | Exception:
+    def start(self, shares: Sequence[StepShare]) -> Scores | Exception:
         """The scores of a step, or why it has failed."""
         rows: list[Row] = []
         for share in shares:
@@ -51,7 +51,7 @@ class StepStarter:
         except Exception as error:
             return error
 
-    def start_ahead(self, shares: list[Share], following: list[TokenSequence]) -> BatchAhead | None:
+    def start_ahead(self, shares: list[StepShare], following: list[TokenSequence]) -> BatchAhead | None:
         """Start the step after one that was started, if it is already certain which rows it has: those of sequences that all
         decode, whose tokens are chosen on the device, and that go on, as far as these are not the last ones by what they are.
         following: those that have it if all go on; drafts, which are guessed by tokens that were read, there are none."""

@@ -26,7 +26,7 @@ Waiting = Literal["", "turn", "slot", "pages"]
 
 
 @dataclass(frozen=True)
-class Piece:
+class AnswerPiece:
     """A step forward of an answer. token: None where only text was left; text: what became certain, maybe nothing."""
 
     token: int | None
@@ -48,7 +48,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Limits:
+class SequenceLimits:
     """When an answer ends. max_tokens: of it, 0 for none; ends: tokens that end it and are no part of it; context: most
     positions of the sequence."""
 
@@ -64,7 +64,7 @@ class TokenSequence:
 
     number: int
     prompt: tuple[int, ...]
-    limits: Limits
+    limits: SequenceLimits
     sampler: Sampler
     seed: int
     text: AnswerText
@@ -77,7 +77,7 @@ class TokenSequence:
     prompt_top: int | None = None  # as `top`, of the tokens of the prompt after the first
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     tokens: list[int] = field(init=False)
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[AnswerPiece] = field(default_factory=list)
     state: State = "queued"
     waiting: Waiting = "turn"
     stopped: Stopped | None = None
@@ -186,7 +186,7 @@ class TokenSequence:
         stopped = self._stopped()
         if stopped is not None:
             text += self.text.finish()
-        self.pieces.append(Piece(token, text))
+        self.pieces.append(AnswerPiece(token, text))
         return stopped
 
     def learn(self, drafted: int, right: int) -> None:
@@ -207,7 +207,7 @@ class TokenSequence:
 
     def _finish_text(self, end: int | None = None) -> None:
         if rest := self.text.finish(end):
-            self.pieces.append(Piece(None, rest))
+            self.pieces.append(AnswerPiece(None, rest))
 
     def _stopped(self) -> Stopped | None:
         """Why the token that came last is the last one."""

@@ -20,7 +20,7 @@ from executor.launch.launch import LaunchRecord
 from executor.layers.graph.operations import Norm
 from executor.layers.graph.products import project
 from executor.layers.graph.rules import perform
-from executor.layers.graph.values import Value
+from executor.layers.graph.values import StepValue
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.activation.elementwise import ResidualAdd
@@ -209,12 +209,12 @@ class Phase:
         """The steps of one token, one by one. Digits of a norm are none of its f32 values (RmsNormDigits)."""
         executor, w = self.executor, self.layer
         out = {name: executor.zeros(n) for name, n in self.sizes.items()}
-        read = Value.of(out["hidden_buf"])
-        norm = Norm(name="norm", x=Value.of(executor.buffer(x)), y=read, gamma=w.attn_norm, eps=EPS)
+        read = StepValue.of(out["hidden_buf"])
+        norm = Norm(name="norm", x=StepValue.of(executor.buffer(x)), y=read, gamma=w.attn_norm, eps=EPS)
         matrices = (("q", w.attn_q), ("k", w.attn_k), ("v", w.attn_v))
         with executor._session.launches() as launch:
             launch.fused = False
-            perform(launch, [norm, *(project(role, one, read, Value.of(out[role])) for role, one in matrices)])
+            perform(launch, [norm, *(project(role, one, read, StepValue.of(out[role])) for role, one in matrices)])
         for role, bias in (("q", w.attn_q_bias), ("k", w.attn_k_bias), ("v", w.attn_v_bias)):
             if bias is not None:
                 executor.launcher(ResidualAdd(n=bias.shape[0]), x=out[role], delta=bias)

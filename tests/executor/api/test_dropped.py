@@ -21,6 +21,7 @@ from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.layers.calls import Recorder
+from executor.layers.graph.values import StepValue
 from executor.layers.sequence import LayerSequence
 from executor.memory.buffers import free_on_error
 from executor.memory.workspace import Workspace
@@ -255,7 +256,7 @@ def test_a_sequence_that_nobody_has_gives_all_back_at_once(device: Device) -> No
 def test_a_recorder_that_nobody_has_gives_its_workspace_back_at_once(device: Device) -> None:
     workspace = Workspace(device)
     recorder = Recorder(workspace)
-    recorder.packed.of(recorder, "attn_q", workspace.buffer("x", (256,)), 1)
+    recorder.source("attn_q", StepValue.of(workspace.buffer("x", (256,))), 1)
     assert device.memory().allocated > 0
     del workspace, recorder
     assert device.memory().allocated == 0

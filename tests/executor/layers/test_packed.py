@@ -15,11 +15,11 @@ from executor.device.emulated import EmulatedDevice
 from executor.launch.launch import Launcher, LaunchRecord
 from executor.launch.modules import Modules
 from executor.layers.ffn import FfnBuffers, swiglu_ffn
-from executor.layers.graph.graph import Graph, Setting
+from executor.layers.graph.graph import Setting, StepGraph
 from executor.layers.graph.operations import Add, Norm
 from executor.layers.graph.products import project
 from executor.layers.graph.rules import leave_forms, perform
-from executor.layers.graph.values import Value
+from executor.layers.graph.values import StepValue
 from executor.layers.projection import Projection, require_fit
 from executor.layers.session import Session
 from executor.memory.buffers import GpuBuffer
@@ -56,7 +56,7 @@ class Bench:
         projection = self.projection(kernel)
         y = GpuBuffer.zeros(self.session.device, self.x.dtype, (M, projection.weight.n))
         with self.session.launches() as launch:
-            perform(launch, [project(kernel.name, projection, Value.of(self.x), Value.of(y))])
+            perform(launch, [project(kernel.name, projection, StepValue.of(self.x), StepValue.of(y))])
         return y.to_numpy()
 
     def expected(self, kernel: KernelType) -> NDArray[np.float64]:
@@ -113,7 +113,7 @@ def test_a_product_on_halves_is_added_to_the_stream(bench: Bench) -> None:
     device = bench.session.device
     before = np.random.default_rng(5).standard_normal((M, N)).astype(np.float32)
     stream, product = GpuBuffer.from_numpy(device, before), GpuBuffer.zeros(device, bench.x.dtype, (M, N))
-    x, delta, old, new = (Value.of(one) for one in (bench.x, product, stream, stream))
+    x, delta, old, new = (StepValue.of(one) for one in (bench.x, product, stream, stream))
     with bench.session.launches() as launch:
         onto = project("attn_output", bench.projection(HALVES), x, delta)
         perform(launch, [onto, Add(name="attn_output_residual", x=old, delta=delta, y=new)])
@@ -129,9 +129,9 @@ def test_swiglu_and_norm_write_the_halves_of_their_readers(bench: Bench) -> None
     for fused in (True, False):
         with bench.session.launches() as launch:
             launch.fused = fused
-            normed = Value.of(bench.session.workspace.buffer("normed", (M, K)))
-            norm = Norm(name="ffn_norm", x=Value.of(x), y=normed, gamma=gamma, eps=1e-5)
-            perform(launch, [norm, *swiglu_ffn(gate, up, down, buffers, x=normed, y=Value.of(y))])
+            normed = StepValue.of(bench.session.workspace.buffer("normed", (M, K)))
+            norm = Norm(name="ffn_norm", x=StepValue.of(x), y=normed, gamma=gamma, eps=1e-5)
+            perform(launch, [norm, *swiglu_ffn(gate, up, down, buffers, x=normed, y=StepValue.of(y))])
         if fused:
             expected = y.to_numpy()
             assert [name.partition(": ")[2] for name in seen] == [
@@ -146,10 +146,10 @@ def test_readers_share_the_form_of_the_first_that_has_one(bench: Bench) -> None:
     halves, digits = bench.projection(HALVES), bench.projection(MmaGemm(Q8_0, k=K, n=N, m=M, digits=3, warps=1))
 
     def left(*readers: Projection) -> object:
-        x, y = Value.of(bench.x), Value.of(bench.x)
-        products = [project(str(number), one, y, Value.of(bench.x)) for number, one in enumerate(readers)]
+        x, y = StepValue.of(bench.x), StepValue.of(bench.x)
+        products = [project(str(number), one, y, StepValue.of(bench.x)) for number, one in enumerate(readers)]
         norm = Norm(name="norm", x=x, y=y, gamma=bench.x, eps=1e-5)
-        return next(leave_forms(Graph([norm, *products]), Setting(bench.session.device)).each(Norm)).leaves
+        return next(leave_forms(StepGraph([norm, *products]), Setting(bench.session.device)).each(Norm)).leaves
 
     assert left(plain, halves, digits) == HalfForm(2, 4)
     assert left(digits, halves) == 3
@@ -168,7 +168,7 @@ def test_a_layer_with_a_matrix_of_another_format_leaves_the_scratch_of_the_other
         for format, n in (("Q4_K", 16), ("Q5_K", 80)):
             projection = bench.projection(StationaryGemm(FORMATS[format], k=512, n=n, m=M, slices=2, resident_threads=256))
             y = GpuBuffer.zeros(bench.session.device, activations.dtype, (M, n))
-            perform(launch, [project("ffn_down", projection, Value.of(activations), Value.of(y))])
+            perform(launch, [project("ffn_down", projection, StepValue.of(activations), StepValue.of(y))])
             results.append((projection.weight, y))
     for weight, y in results:
         exact = x.astype("f8") @ weight.format.dequantize(weight.buffer.to_numpy()).T

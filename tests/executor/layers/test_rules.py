@@ -10,12 +10,12 @@ from executor.base.errors import LaunchError
 from executor.device.dry_run import DryRunDevice
 from executor.device.gpu import GpuModel
 from executor.layers.calls import Recorder
-from executor.layers.graph.gathers import Gather
+from executor.layers.graph.gathers import GatherParts
 from executor.layers.graph.graph import Setting
 from executor.layers.graph.operations import Add, Norm, Operation
 from executor.layers.graph.products import DeferNorm, Project, project
 from executor.layers.graph.rules import RULES, perform, rewritten
-from executor.layers.graph.values import Source, Value
+from executor.layers.graph.values import ActivationSource, StepValue
 from executor.layers.projection import Projection
 from executor.memory.weights import LoadedWeight
 from executor.memory.workspace import Workspace
@@ -46,8 +46,8 @@ class Step:
             Add(name="down_residual", x=old, delta=delta, y=self.new),
         ]
         if ranks > 1:
-            whole = Value.of(self.workspace.buffer("whole", (K * ranks,)))
-            self.operations.append(Gather(name="down", own=self.new, whole=whole))
+            whole = StepValue.of(self.workspace.buffer("whole", (K * ranks,)))
+            self.operations.append(GatherParts(name="down", own=self.new, whole=whole))
         self.operations.append(Norm(name="norm", x=whole, y=self.normed, gamma=gamma, eps=1e-5))
         for number, kernel in enumerate(readers):
             self.operations.append(project(f"reader {number}", self.projection(kernel), self.normed, self.value(f"y {number}")))
@@ -55,8 +55,8 @@ class Step:
             normed = self.value(f"other {number}")
             self.operations.append(Norm(name=f"other {number}", x=whole, y=normed, gamma=gamma, eps=1e-5))
 
-    def value(self, name: str) -> Value:
-        return Value.of(self.workspace.buffer(name, (K,)))
+    def value(self, name: str) -> StepValue:
+        return StepValue.of(self.workspace.buffer(name, (K,)))
 
     def projection(self, kernel: DigitGemvType) -> Projection:
         blocks = self.workspace.buffer(kernel.name, (kernel.n, kernel.format.row_bytes(kernel.k)), U8)
@@ -100,7 +100,7 @@ def deferred_to(kernel: DigitGemvType) -> None:
     """A reader that no rule would have given a deferred norm."""
     step = Step([], DEFER)
     recorder = Recorder(step.workspace)
-    recorder.defer(step.normed, Source(3, {}, deferred=True))
+    recorder.defer(step.normed, ActivationSource(3, {}, deferred=True))
     perform(recorder, [project("gate", step.projection(kernel), step.normed, step.x)])
 
 

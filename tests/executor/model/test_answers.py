@@ -16,7 +16,7 @@ import pytest
 import executor
 from executor import ArgumentError, Generation, LanguageModel, ModelError, Sampler
 from executor.device import Device
-from executor.model.scheduling.token_sequence import Piece
+from executor.model.scheduling.token_sequence import AnswerPiece
 from tests.synthetic import Q, write_model
 
 TEMPLATE = (
@@ -93,7 +93,7 @@ def test_a_stop_string_may_be_a_control_token_which_the_text_does_not_show(model
         assert (list(same.tokens), same.text, same.stopped) == (made.tokens, made.text, made.stopped)
 
 
-def pieces_of(model: LanguageModel, **options: Any) -> tuple[list[Piece], Generation]:
+def pieces_of(model: LanguageModel, **options: Any) -> tuple[list[AnswerPiece], Generation]:
     stream = model.stream(PROMPT, max_tokens=8, stop_tokens=(), **options)
     return list(stream), stream.generation
 

@@ -18,7 +18,7 @@ from executor.device.protocol import Device
 from executor.launch.graph import LaunchGraph
 from executor.model.engine import Engine
 from executor.model.generation import LanguageModel
-from executor.model.row_steps import StepScores, StepSize, lone_rows
+from executor.model.row_steps import GraphSize, StepScores, lone_rows
 from executor.model.step import Row
 from ptxgen.errors import ArgumentError
 from tests.executor.model.mixture import MIXED_VARIANTS, RECORDED, digest, mixed_logits
@@ -421,4 +421,4 @@ def test_mixed_steps_have_the_logits_of_float64_and_the_recorded_bits(
     ],
 )
 def test_the_size_of_a_step(rows: int, scored: int, least: int, lone: int | None, size: tuple[int, int, bool, int]) -> None:
-    assert StepSize.of(rows, scored, least, lone) == size
+    assert GraphSize.of(rows, scored, least, lone) == size

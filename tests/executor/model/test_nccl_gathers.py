@@ -15,15 +15,14 @@ import pytest
 from executor.base.errors import LaunchError
 from executor.choice.choice import GpuProfile
 from executor.device.emulated import EmulatedDevice
-from executor.device.gathers import PEERS, Gather, Gathers
+from executor.device.gathers import PEERS, Gathers, NcclGather
 from executor.device.protocol import Device
 from executor.device.several import SeveralDevices
 from executor.gguf.gguf_file import GgufFile
 from executor.launch.launch import LaunchRecord
 from executor.layers.calls import Recorder
-from executor.layers.graph.gathers import DeferredNorm
-from executor.layers.graph.gathers import Gather as GatherOperation
-from executor.layers.graph.values import Value
+from executor.layers.graph.gathers import DeferredNorm, GatherParts
+from executor.layers.graph.values import StepValue
 from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig
 from executor.model.generation import LanguageModel
@@ -47,7 +46,7 @@ class CopyingGathers:
     def __init__(self, devices: Sequence[Device]) -> None:
         self.count = 0
 
-    def all_gather(self, gather: Gather) -> None:
+    def all_gather(self, gather: NcclGather) -> None:
         self.count += 1
         for whole in gather.wholes:
             for rank, x in enumerate(gather.slices):
@@ -116,11 +115,11 @@ def test_so_has_a_token_whose_digits_nobody_gathers(
 
 def test_nobody_gets_values_who_asks_nccl_for_digits(two: tuple[SeveralDevices, CopyingGathers]) -> None:
     recorder = Recorder(Workspace(two[0]))
-    own, whole = (Value.of(recorder.workspace.buffer(name, (size,))) for name, size in (("own", 64), ("whole", 128)))
+    own, whole = (StepValue.of(recorder.workspace.buffer(name, (size,))) for name, size in (("own", 64), ("whole", 128)))
     norm = DeferredNorm(whole, whole.buffer, 1e-5)
     for name, planes, of in (("attention", 3, None), ("ffn_down", 2, norm)):
         with pytest.raises(LaunchError, match=rf"^{name}: NCCL gathers values, not planes, here {planes} of .*whole"):
-            GatherOperation(name=name, own=own, whole=whole, planes=planes, norm=of).bind(recorder)
+            GatherParts(name=name, own=own, whole=whole, planes=planes, norm=of).bind(recorder)
     assert not recorder.take()
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from executor.choice.choice import GpuProfile
 from executor.choice.store import shipped_for
 from executor.device.gpu import GpuModel
-from executor.model.paying_rows import TURN, Product, StepCost, paying
+from executor.model.paying_rows import TURN, MatrixProduct, StepCost, paying
 from executor.model.scheduling.scheduler import Scheduler
 from ptxgen.formats import ALL
 from ptxgen.kernels.known_models import KNOWN_MODELS
@@ -32,9 +32,9 @@ def step(name: str, gpu: str, precision: str, plain: str) -> StepCost:
     profile = GpuProfile(precision, tables=tables, repack=bool(tables))
     (_, q), (_, kv), (_, hidden), (_, ff), _, (_, vocab) = one.matrices()
     shapes = ((hidden, q), (hidden, kv), (hidden, kv), (q, hidden), (hidden, ff), (hidden, ff), (ff, hidden))
-    products = Counter[Product]()
+    products = Counter[MatrixProduct]()
     for kind, matrices in ((plain, shapes), ("q6k", ((hidden, kv), (ff, hidden))), ("q6k", ((hidden, vocab),))):
-        products.update(Product(profile.at_load(FORMATS[kind], k), k, n) for k, n in matrices)
+        products.update(MatrixProduct(profile.at_load(FORMATS[kind], k), k, n) for k, n in matrices)
     return StepCost(products, profile)
 
 

@@ -17,7 +17,7 @@ from executor.choice.choice import GpuProfile
 from executor.device.protocol import Device
 from executor.model.engine import Engine
 from executor.model.generation import LanguageModel
-from executor.model.row_steps import StepScores, StepSize, likely_sizes
+from executor.model.row_steps import GraphSize, StepScores, likely_sizes
 from executor.model.sampling import Sampler
 from executor.model.scheduling.scheduler import Scheduler
 from executor.model.scheduling.token_sequence import TokenSequence
@@ -158,7 +158,7 @@ def test_sizes_that_are_likely_are_those_that_steps_take() -> None:
         for rows, scored, gathered, lone in sizes:
             asked = rows // 2 + 1 if gathered else rows
             alone = lone if attention.tiled(rows) and lone < rows else None
-            assert StepSize.of(asked, scored, lone=alone) == (rows, scored, gathered, lone)
+            assert GraphSize.of(asked, scored, lone=alone) == (rows, scored, gathered, lone)
 
 
 def test_while_all_decode_each_step_is_started_before_the_last_one_was_read(

@@ -19,9 +19,9 @@ from starlette.applications import Starlette
 from executor.device.owner import OwnerThread
 from executor.gguf.gguf_file import GgufFile
 from executor.model.scheduling.scheduler import Scheduler
-from executor.serve.access import Access
+from executor.serve.access import AccessRules
 from executor.serve.app import application
-from executor.serve.limits import Limits
+from executor.serve.limits import ServerLimits
 from executor.serve.service import Served, Service
 from executor.text.chat import chat_ids
 from executor.text.tokenizer import Tokenizer
@@ -56,7 +56,7 @@ class Local:
 async def running(
     tokenizer: Tokenizer,
     *,
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
     keys: Sequence[str] = (),
     engine: FakeEngine | None = None,
     embed: Callable[[Any], Any] | None = None,
@@ -64,7 +64,7 @@ async def running(
 ) -> AsyncIterator[Local]:
     """An application over an engine, until the block ends."""
     engine = engine or FakeEngine(vocab=VOCABULARY, context=CONTEXT, pages=256, page_len=4, rows=64)
-    limits = limits or Limits(running=engine.slots, queue=16)
+    limits = limits or ServerLimits(running=engine.slots, queue=16)
 
     def rendered(messages: Any, *, tools: Any = None, variables: Mapping[str, Any], template: str | None = None) -> list[int]:
         extra = dict(variables) | ({} if tools is None else {"tools": list(tools)})
@@ -74,7 +74,7 @@ async def running(
     scheduler = Scheduler(engine, tokenizer, owner=owner)
     served = Served(NAME, 1, engine.context, "fingerprint", tokenizer, rendered)
     service = Service(served, scheduler, owner, embed or (lambda text: np.full(4, len(text), np.float32)), limits)
-    app = application(service, Access(keys, host))
+    app = application(service, AccessRules(keys, host))
     service.start()
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
     try:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from executor.base.errors import DeviceFailed
-from executor.serve.access import Access, keys_of
+from executor.serve.access import AccessRules, keys_of
 from executor.serve.errors import ApiError
-from executor.serve.limits import Limits, Places
+from executor.serve.limits import RequestPlaces, ServerLimits
 from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
 from tests.executor.model.fake_engine import FakeEngine
@@ -50,11 +50,11 @@ def test_a_full_queue_is_said_with_the_time_to_try_again_and_later_all_are_answe
         assert [(await one).json()["choices"][0]["text"] for one in long] == [alone] * 3
         assert (await local.post("/v1/completions", ENDLESS)).status_code == 200
 
-    run(work, tokenizer, engine=slow_engine(0.001), limits=Limits(running=2, queue=1))
+    run(work, tokenizer, engine=slow_engine(0.001), limits=ServerLimits(running=2, queue=1))
 
 
 def test_the_time_to_try_again_follows_what_answers_took() -> None:
-    places = Places(Limits(running=2, queue=2))
+    places = RequestPlaces(ServerLimits(running=2, queue=2))
     assert places.wait() == 1
     for _ in range(10):
         places.answered(9.0)
@@ -127,7 +127,7 @@ def test_an_answer_that_takes_too_long_ends_with_an_error(tokenizer: Tokenizer) 
         assert client.events[-1]["error"]["code"] == "timeout"
         await until(lambda: local.service.worker.status.running == 0)
 
-    run(work, tokenizer, engine=slow_engine(0.02), limits=Limits(running=2, queue=2, request_seconds=1))
+    run(work, tokenizer, engine=slow_engine(0.02), limits=ServerLimits(running=2, queue=2, request_seconds=1))
 
 
 def test_bodies_have_a_type_a_size_and_a_time(tokenizer: Tokenizer) -> None:
@@ -158,7 +158,7 @@ def test_bodies_have_a_type_a_size_and_a_time(tokenizer: Tokenizer) -> None:
         assert (plain.status_code, plain.json()["error"]["code"]) == (415, "unsupported_media_type")
         assert local.engine.steps == []
 
-    run(work, tokenizer, limits=Limits(running=2, queue=2, body_bytes=1000, read_seconds=0.1))
+    run(work, tokenizer, limits=ServerLimits(running=2, queue=2, body_bytes=1000, read_seconds=0.1))
 
 
 def test_without_the_key_nothing_is_answered(tokenizer: Tokenizer) -> None:
@@ -212,7 +212,7 @@ def test_a_key_is_compared_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         return a == b
 
     monkeypatch.setattr("executor.serve.access.hmac.compare_digest", compare)
-    access = Access(["first", "second"], "127.0.0.1")
+    access = AccessRules(["first", "second"], "127.0.0.1")
     access.require_key(Headers({"authorization": "Bearer first"}))
     assert len(compared) == 2
     assert {len(side) for pair in compared for side in pair} == {32}
@@ -297,7 +297,7 @@ def test_a_device_that_answers_no_more_is_said_by_health_and_to_who_comes_until_
         assert (await running).status_code == 200
         assert (await local.http.get("/health")).status_code == 200
 
-    run(work, tokenizer, engine=engine, limits=Limits(running=2, queue=2, step_seconds=0.2))
+    run(work, tokenizer, engine=engine, limits=ServerLimits(running=2, queue=2, step_seconds=0.2))
 
 
 def test_a_worker_that_has_ended_leaves_nobody_waiting(tokenizer: Tokenizer) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.serve.errors import ApiError
-from executor.serve.fields import Fields
+from executor.serve.fields import RequestFields
 from executor.serve.messages import messages_of
 from executor.serve.tool_calls import CallReader, ToolCall
 from executor.serve.tool_rules import rules_of
@@ -48,7 +48,7 @@ def function(name: str = "f", kind: str = "integer", **more: Any) -> dict[str, A
 
 
 def tools(*functions: Any, template: str = TEMPLATE, **more: Any) -> Tools:
-    return tools_of(Fields({"tools": list(functions) or [function()], **more}), template)
+    return tools_of(RequestFields({"tools": list(functions) or [function()], **more}), template)
 
 
 def read(convention: Convention, *texts: str) -> list[str | tuple[str, Any]]:
@@ -419,7 +419,7 @@ def test_what_tools_say_is_text_for_the_template(tokenizer: Tokenizer) -> None:
 )  # fmt: skip
 def test_tools_that_cannot_be_are_refused(said: Any, template: str, error: str) -> None:
     with pytest.raises(ApiError, match=error):
-        tools_of(Fields(said), template)
+        tools_of(RequestFields(said), template)
 
 
 def test_tools_and_another_form_do_not_go_together(tokenizer: Tokenizer) -> None:

@@ -16,7 +16,7 @@ from jinja2.filters import FILTERS
 from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile
 from executor.text import chat
-from executor.text.chat import Limits, render
+from executor.text.chat import RenderingLimits, render
 from executor.text.rendering import sandbox
 from executor.text.rendering.traced import runs
 from executor.text.tokenizer import Tokenizer
@@ -134,7 +134,7 @@ HUGE = [
 def test_a_template_takes_no_more_than_it_may(template: str) -> None:
     began, used = time.perf_counter(), cpu_of_children()
     with pytest.raises(ModelError, match=r"more than|MemoryError|OverflowError|Exceeds the limit"):
-        render(template, HELLO, limits=Limits(cpu_seconds=1))
+        render(template, HELLO, limits=RenderingLimits(cpu_seconds=1))
     assert cpu_of_children() - used < 6
     assert time.perf_counter() - began < 90
 
@@ -150,10 +150,10 @@ def test_no_template_takes_memory() -> None:
 import resource, sys
 from executor.base.errors import ModelError
 from executor.text import chat
-from executor.text.chat import Limits, render
+from executor.text.chat import RenderingLimits, render
 for template in {HUGE[-3:]!r}:
     try:
-        render(template, [], limits=Limits(cpu_seconds=1))
+        render(template, [], limits=RenderingLimits(cpu_seconds=1))
     except ModelError:
         continue
     sys.exit(template)
@@ -216,7 +216,7 @@ def test_what_a_template_raises_is_harmless_to_a_terminal() -> None:
 
 def test_a_process_that_answers_nothing_in_time_is_ended_and_the_next_one_works() -> None:
     with pytest.raises(ModelError, match=r"more than 0\.01 s"):
-        render("{{ messages[0].content }}", HELLO, limits=Limits(seconds=0.01))
+        render("{{ messages[0].content }}", HELLO, limits=RenderingLimits(seconds=0.01))
     assert render("{{ messages[0].content }}", HELLO) == "Hi"
 
 
@@ -238,7 +238,7 @@ def test_an_answer_of_another_form_is_a_model_error(monkeypatch: pytest.MonkeyPa
 def test_an_answer_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "_START", "import sys\nwhile True: sys.stdout.write('x' * 99999)")
     with pytest.raises(ModelError, match="sent too long an answer"):
-        render("a", HELLO, limits=Limits(characters=1000))
+        render("a", HELLO, limits=RenderingLimits(characters=1000))
 
 
 def test_a_conversation_that_json_does_not_know_is_refused() -> None:
@@ -248,7 +248,7 @@ def test_a_conversation_that_json_does_not_know_is_refused() -> None:
         with pytest.raises(ArgumentError, match="a conversation may only hold what JSON can"):
             render("a", [{"role": "user", "content": content}])
     with pytest.raises(ArgumentError, match="the conversation has"):
-        render("a", [{"role": "user", "content": "x" * 30_000}], limits=Limits(characters=1000))
+        render("a", [{"role": "user", "content": "x" * 30_000}], limits=RenderingLimits(characters=1000))
 
 
 def test_ctrl_c_leaves_no_process_behind(monkeypatch: pytest.MonkeyPatch) -> None:
