@@ -19,10 +19,10 @@ from executor.memory.kv_cache import KvCache
 from executor.memory.paged_cache import as_pages
 from executor.memory.weights import TensorFile, Weights
 from executor.model.computed_tokens import ComputedTokens
-from executor.model.config import ModelConfig
 from executor.model.prompt_chunks import LEAST_ROWS, chunks
 from executor.model.row_steps import CHUNK, MOST_ROWS, RowSteps, StepScores
 from executor.model.scheduling.prompt_lookup import MAX_DRAFT
+from executor.model.spec import ModelSpec
 from executor.model.step import Row
 from executor.model.step_launches import StepModel
 from executor.model.token_decoder import TokenDecoder
@@ -35,7 +35,7 @@ class Decoder(TokenDecoder):
     `argmax` read what came out."""
 
     def __init__(
-        self, file: TensorFile, config: ModelConfig, weights: Weights, cache: KvCache, modules: Modules, profile: GpuProfile
+        self, file: TensorFile, config: ModelSpec, weights: Weights, cache: KvCache, modules: Modules, profile: GpuProfile
     ) -> None:
         super().__init__(file, config, weights, cache, modules, profile)
         self._chunk = CHUNK

@@ -61,7 +61,7 @@ class Engine:
         context = whole("context", context, 1, decoder.context)
         pages = slots * -(-context // page_len) if pages is None else whole("pages", pages, 1)
         kind = one_of("kv_type", kv_type, KV_TYPES)
-        shape = PagedShape(config.layer.own.kv_heads, config.head_dim, page_len, pages, slots, context, kind)
+        shape = PagedShape(config.layer.own.kv_heads, config.layer.head_dim, page_len, pages, slots, context, kind)
         self.decoder = decoder
         self.device = decoder.device
         self.vocab = config.vocab

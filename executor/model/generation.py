@@ -23,18 +23,18 @@ from executor.launch.modules import Modules
 from executor.memory.buffers import free_on_error
 from executor.model.answer import AnswerStream, Generation
 from executor.model.answering import Asked, answer_pieces
-from executor.model.config import ModelConfig
 from executor.model.context import chosen_context, longest_that_fits
 from executor.model.decoder import Decoder
 from executor.model.embedding import POOLINGS, Pooling, embedding, pooling_of
 from executor.model.engine import Engine
-from executor.model.kernel_limits import named_by_key, runnable_config
+from executor.model.kernel_limits import named_by_key, runnable_spec
 from executor.model.logprobs import log_softmax
 from executor.model.memory_needed import MemoryNeeded, memory_needed
 from executor.model.sampling import Sampler
 from executor.model.scheduling.answer_text import StopStrings
 from executor.model.scheduling.scheduler import Scheduler
 from executor.model.scheduling.verify import Drafter
+from executor.model.spec import ModelSpec
 from executor.text.chat import chat_ids, conversation
 from executor.text.grammar import Grammar
 from executor.text.tokenizer import Tokenizer
@@ -59,7 +59,7 @@ class LanguageModel:
     """
 
     def __init__(
-        self, config: ModelConfig, tokenizer: Tokenizer, decoder: Decoder, modules: Modules, *, owns_modules: bool = False
+        self, config: ModelSpec, tokenizer: Tokenizer, decoder: Decoder, modules: Modules, *, owns_modules: bool = False
     ) -> None:
         self.closed = False
         self._owns_modules = owns_modules
@@ -91,7 +91,7 @@ class LanguageModel:
         not written for this model and context, OutOfMemory if the device cannot hold it: it says what needs how much. If
         anything goes wrong, Ctrl-C included, the device keeps nothing of the model."""
         file = GgufFile.open(path)
-        config = runnable_config(file)
+        config = runnable_spec(file)
         tokenizer = Tokenizer.from_gguf(file)
         own_modules = modules is None
         modules = Modules(device) if modules is None else modules
@@ -346,7 +346,7 @@ class LanguageModel:
                 for token in tokens_of_one:
                     self.decoder.step(token, head=False)
                     states.append(self.decoder.hidden())
-                row[:] = embedding(states, gamma, self.config.rms_eps, asked, unit=unit)
+                row[:] = embedding(states, gamma, self.config.norm.eps, asked, unit=unit)
         return found[0] if is_one else found
 
     def _require_open(self) -> None:

@@ -9,8 +9,9 @@ from executor.choice.choice import GpuProfile
 from executor.gguf.gguf_file import GgufFile
 from executor.layers.indexed import INPUTS
 from executor.memory.weights import TensorFile
-from executor.model.config import ModelConfig, expected_tensors
-from executor.model.kernel_limits import runnable_config
+from executor.model.kernel_limits import runnable_spec
+from executor.model.model_file import expected_tensors
+from executor.model.spec import ModelSpec
 from ptxgen.formats import FORMATS, Format, RepackedFormat
 
 HEAD = "output"
@@ -34,7 +35,7 @@ class Matrix:
 def matrices(file: GgufFile) -> tuple[Matrix, ...]:
     """The distinct formats and shapes, in the order in which a token meets them. Raises ModelError for a file that is not a
     model that is supported."""
-    config = runnable_config(file)
+    config = runnable_spec(file)
     roles: dict[tuple[Format, int, int], dict[str, int]] = {}
     for role, name in multiplied(config):
         info = file.tensors[name]
@@ -44,7 +45,7 @@ def matrices(file: GgufFile) -> tuple[Matrix, ...]:
     return tuple(Matrix(format, k, n, tuple(counts.items())) for (format, k, n), counts in roles.items())
 
 
-def repacked(file: TensorFile, config: ModelConfig, profile: GpuProfile) -> dict[str, RepackedFormat]:
+def repacked(file: TensorFile, config: ModelSpec, profile: GpuProfile) -> dict[str, RepackedFormat]:
     """By tensor, the formats that matrices get when the model is loaded, of those that do not stay as they are in the file. A
     table of embeddings is one of them if it is the head, too."""
     infos = {name: file.tensors[name] for _, name in multiplied(config)}
@@ -52,7 +53,7 @@ def repacked(file: TensorFile, config: ModelConfig, profile: GpuProfile) -> dict
     return {name: format for name, format in formats.items() if isinstance(format, RepackedFormat)}
 
 
-def multiplied(config: ModelConfig) -> Sequence[tuple[str, str]]:
+def multiplied(config: ModelSpec) -> Sequence[tuple[str, str]]:
     """Role and tensor of each matrix."""
     roles = [(name.removesuffix(".weight").rsplit(".", 1)[-1], name) for name in expected_tensors(config)]
     head = "token_embd.weight" if config.tied else f"{HEAD}.weight"

@@ -16,11 +16,12 @@ from executor.memory.paged_cache import as_pages
 from executor.memory.repacking import Repacking
 from executor.memory.weights import TensorFile, load_weights
 from executor.memory.workspace import Workspace
-from executor.model.config import ModelConfig, expected_tensors
 from executor.model.matrices import repacked
+from executor.model.model_file import expected_tensors
 from executor.model.prompt_chunks import prompt_steps
 from executor.model.row_steps import CHUNK
-from executor.model.split import SplitTensors, split_config
+from executor.model.spec import ModelSpec
+from executor.model.split import SplitTensors, split_spec
 from executor.model.step_launches import StepBody, StepModel, rows_attention
 from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
 from ptxgen.kernels.attention.paged_cache import TILE as PAGE_UNIT
@@ -55,7 +56,7 @@ class MemoryNeeded:
 
 def memory_needed(
     file: TensorFile,
-    config: ModelConfig,
+    config: ModelSpec,
     context: int,
     target: Target,
     profile: GpuProfile | None = None,
@@ -69,10 +70,10 @@ def memory_needed(
     would raise."""
     device, profile = DryRunMemory(ranks, gathers), profile or GpuProfile.from_environment()
     if ranks > 1:
-        file, config = SplitTensors(file, ranks), split_config(config, ranks)
+        file, config = SplitTensors(file, ranks), split_spec(config, ranks)
     repacking = Repacking(repacked(file, config, profile))
     weights = load_weights(device, file, list(expected_tensors(config)), repacking=repacking)
-    cache = KvCache(device, config.layers, config.layer.own.kv_heads, config.head_dim, context)
+    cache = KvCache(device, config.layers, config.layer.own.kv_heads, config.layer.head_dim, context)
     table = GpuBuffer.from_numpy(device, rope_cosines(file, config, context), name="rope table")
     workspace = Workspace(device)
     alone = token_attention(config, profile, target)

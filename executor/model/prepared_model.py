@@ -28,9 +28,10 @@ from executor.memory.kv_cache import KvCache
 from executor.memory.repacking import Repacking
 from executor.memory.weights import TensorFile, Weights, load_weights
 from executor.memory.workspace import Workspace
-from executor.model.config import ModelConfig, expected_tensors
 from executor.model.matrices import repacked
-from executor.model.split import SplitTensors, split_config
+from executor.model.model_file import expected_tensors
+from executor.model.spec import ModelSpec
+from executor.model.split import SplitTensors, split_spec
 from executor.model.step_launches import rows_attention
 from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
 from executor.model.token_plans import TokenPlans
@@ -44,7 +45,7 @@ class PreparedModel(ABC):
     profile: GpuProfile = checked("profile", GpuProfile, "Which kernels are used. It may be set anew at any time.")
 
     def __init__(
-        self, file: TensorFile, config: ModelConfig, weights: Weights, cache: KvCache, modules: Modules, profile: GpuProfile
+        self, file: TensorFile, config: ModelSpec, weights: Weights, cache: KvCache, modules: Modules, profile: GpuProfile
     ) -> None:
         self.device: Device = modules.device
         self.config = config
@@ -75,7 +76,7 @@ class PreparedModel(ABC):
     def build(
         cls,
         file: TensorFile,
-        config: ModelConfig,
+        config: ModelSpec,
         modules: Modules,
         context: int,
         progress: Progress | None,
@@ -90,11 +91,11 @@ class PreparedModel(ABC):
         report = progress or (lambda stage, done, total: None)
         device = modules.device
         if device.ranks > 1:
-            file, config = SplitTensors(file, device.ranks), split_config(config, device.ranks)
+            file, config = SplitTensors(file, device.ranks), split_spec(config, device.ranks)
         names = list(expected_tensors(config))
         repacking = Repacking(repacked(file, config, profile), Launcher(device, modules))
         weights = load_weights(device, file, names, lambda done, total: report("weights", done, total), repacking=repacking)
-        cache = KvCache(device, config.layers, config.layer.own.kv_heads, config.head_dim, context)
+        cache = KvCache(device, config.layers, config.layer.own.kv_heads, config.layer.head_dim, context)
         model = cls(file, config, weights, cache, modules, profile)
         model.calibration = calibration
         model.prepare(lambda done, total: report("kernels", done, total))

@@ -23,7 +23,7 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import Pages
 from executor.memory.weights import Weights
 from executor.memory.workspace import Workspace
-from executor.model.config import ModelConfig
+from executor.model.spec import ModelSpec
 from ptxgen.kernels.token.argmax import ArgMax
 from ptxgen.kernels.token.embedding_lookup import EmbeddingLookup
 from ptxgen.kernels.token.gather_rows import GatherRows
@@ -35,11 +35,10 @@ INPUTS = ("token", "slot", "position", "index", "lone")
 attends on its own."""
 
 
-def rows_attention(config: ModelConfig, profile: GpuProfile, target: Target, kv_type: str) -> AttentionChoice:
+def rows_attention(config: ModelSpec, profile: GpuProfile, target: Target, kv_type: str) -> AttentionChoice:
     """How the rows of a model's steps attend."""
-    return choose_attention(
-        profile, target, heads=config.heads, kv_heads=config.kv_heads, head_dim=config.head_dim, kv_type=kv_type
-    )
+    s = config.layer
+    return choose_attention(profile, target, heads=s.heads, kv_heads=s.kv_heads, head_dim=s.head_dim, kv_type=kv_type)
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class StepModel:
     """What all steps of a model share. rope_table: f32[context, rope_dim / 2, 2]; flagged: operations whose output has an
     outlier (see executor/layers/outliers.py); attention: how rows attend; persistent: as transformer_layers."""
 
-    config: ModelConfig
+    config: ModelSpec
     weights: Weights
     pages: Pages
     rope_table: GpuBuffer

@@ -20,9 +20,9 @@ from executor.memory.kv_cache import KvCache
 from executor.memory.weights import TensorFile, Weights
 from executor.memory.workspace import Workspace
 from executor.model.computed_tokens import ComputedTokens
-from executor.model.config import ModelConfig
 from executor.model.prepared_model import PreparedModel
 from executor.model.sampling import Sampler
+from executor.model.spec import ModelSpec
 from executor.model.step import Allowed, Draw
 from executor.model.step_ahead import StepAhead
 from executor.model.token_draw import TokenDraw
@@ -40,7 +40,7 @@ class TokenDecoder(PreparedModel):
     """
 
     def __init__(
-        self, file: TensorFile, config: ModelConfig, weights: Weights, cache: KvCache, modules: Modules, profile: GpuProfile
+        self, file: TensorFile, config: ModelSpec, weights: Weights, cache: KvCache, modules: Modules, profile: GpuProfile
     ) -> None:
         super().__init__(file, config, weights, cache, modules, profile)
         self._token = TokenPosition(self.workspace)
