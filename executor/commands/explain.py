@@ -98,8 +98,8 @@ def explain_command(
         profile = replace(profile, precision=precision)
     with GgufFile.open(asked.path) as file:
         rows = explain(file, profile)
-        config = read_spec(file)
-        model = DryModel(file, config, chosen_context(config, None), dry, profile)
+        spec = read_spec(file)
+        model = DryModel(file, spec, chosen_context(spec, None), dry, profile)
         if sequences is not None:
             step, launches = console.counted(sequences, "sequence"), model.sequences(sequences, kv_type)
         elif prompt is not None:
@@ -107,7 +107,7 @@ def explain_command(
         else:
             step, launches = "a token of generate", model.token()
     others = kept_from_persistent(rows)
-    attention, alone = rows_attention(config, profile, dry.target, kv_type), token_attention(config, profile, dry.target)
+    attention, alone = rows_attention(spec, profile, dry.target, kv_type), token_attention(spec, profile, dry.target)
     if as_json:
         facts = {"model": str(asked.path), "device": {"name": name, "reason": reason}, "precision": profile.precision}
         console.print_json(

@@ -56,7 +56,7 @@ class MemoryNeeded:
 
 def memory_needed(
     file: TensorFile,
-    config: ModelSpec,
+    spec: ModelSpec,
     context: int,
     target: Target,
     profile: GpuProfile | None = None,
@@ -70,20 +70,20 @@ def memory_needed(
     would raise."""
     device, profile = DryRunMemory(ranks, gathers), profile or GpuProfile.from_environment()
     if ranks > 1:
-        file, config = SplitTensors(file, ranks), split_spec(config, ranks)
-    repacking = Repacking(repacked(file, config, profile))
-    weights = load_weights(device, file, list(expected_tensors(config)), repacking=repacking)
-    cache = KvCache(device, config.layers, config.layer.own.kv_heads, config.layer.head_dim, context)
-    table = GpuBuffer.from_numpy(device, rope_cosines(file, config, context), name="rope table")
+        file, spec = SplitTensors(file, ranks), split_spec(spec, ranks)
+    repacking = Repacking(repacked(file, spec, profile))
+    weights = load_weights(device, file, list(expected_tensors(spec)), repacking=repacking)
+    cache = KvCache(device, spec.layers, spec.layer.own.kv_heads, spec.layer.head_dim, context)
+    table = GpuBuffer.from_numpy(device, rope_cosines(file, spec, context), name="rope table")
     workspace = Workspace(device)
-    alone = token_attention(config, profile, target)
+    alone = token_attention(spec, profile, target)
     persistent = choose_persistent(profile, target, 0) if ranks == 1 else None  # its blocks take no memory
-    TokenLaunches.build(config, weights, cache, workspace, table, profile, attention=alone, persistent=persistent)
+    TokenLaunches.build(spec, weights, cache, workspace, table, profile, attention=alone, persistent=persistent)
     prompts = 0
     if context % PAGE_UNIT == 0:  # others are read token by token
         page = GpuBuffer.from_numpy(device, np.zeros((1, 1), np.uint32), name="page table")
-        attention = rows_attention(config, profile, target, "f32")
-        steps = StepModel(config, weights, as_pages(cache, page), table, profile, attention)
+        attention = rows_attention(spec, profile, target, "f32")
+        steps = StepModel(spec, weights, as_pages(cache, page), table, profile, attention)
         prompts = sum(_step_bytes(device, steps, rows) for rows in prompt_steps(context, chunk))
     staged = repacking.staged_bytes(file.tensors.values())
     return MemoryNeeded(weights.nbytes, cache.nbytes, workspace.nbytes + table.nbytes, prompts, context, staged)

@@ -55,9 +55,9 @@ class StepCost:
         self._seconds: dict[int, float] = {}
 
     @classmethod
-    def of(cls, config: ModelSpec, weights: Mapping[str, LoadedWeight], profile: GpuProfile) -> Self:
+    def of(cls, spec: ModelSpec, weights: Mapping[str, LoadedWeight], profile: GpuProfile) -> Self:
         """Of a model with these weights; of one that ranks share, as if one device had it."""
-        matrices = (weights[name] for _, name in multiplied(config))
+        matrices = (weights[name] for _, name in multiplied(spec))
         return cls(Counter(Product(one.format, one.k, one.rows) for one in matrices), profile)
 
     def seconds(self, rows: int) -> float:

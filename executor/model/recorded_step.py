@@ -36,20 +36,18 @@ class DryModel:
     def __init__(
         self,
         file: TensorFile,
-        config: ModelSpec,
+        spec: ModelSpec,
         context: int,
         device: DryRunDevice,
         profile: GpuProfile,
         flagged: Collection[LayerOperation] = (),
     ) -> None:
         if device.ranks > 1:
-            file, config = SplitTensors(file, device.ranks), split_spec(config, device.ranks)
-        weights = load_weights(
-            device, file, list(expected_tensors(config)), repacking=Repacking(repacked(file, config, profile))
-        )
-        cache = KvCache(device, config.layers, config.layer.own.kv_heads, config.layer.head_dim, context)
+            file, spec = SplitTensors(file, device.ranks), split_spec(spec, device.ranks)
+        weights = load_weights(device, file, list(expected_tensors(spec)), repacking=Repacking(repacked(file, spec, profile)))
+        cache = KvCache(device, spec.layers, spec.layer.own.kv_heads, spec.layer.head_dim, context)
         modules = cast(Modules, NoCode(device.as_device))
-        self._decoder = _DryDecoder(file, config, weights, cache, modules, profile)
+        self._decoder = _DryDecoder(file, spec, weights, cache, modules, profile)
         self._decoder.flagged = frozenset(flagged)
 
     def token(self, *, head: bool = True) -> tuple[RecordedLaunch, ...]:

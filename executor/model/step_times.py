@@ -27,10 +27,10 @@ Turn = Callable[[], float]
 """Runs some steps, and returns seconds of one by the clock of the device."""
 
 
-def context_for(config: ModelSpec, rows: Sequence[int]) -> int:
+def context_for(spec: ModelSpec, rows: Sequence[int]) -> int:
     """Room, in positions, that a model needs for steps of these numbers of rows, as far as it has any."""
     prompts = (-(-number // PAGE_LEN) * PAGE_LEN for number in rows if number > MOST_SEQUENCES)
-    return min(max(LEAST_CONTEXT, *prompts, 0), ContextLimit.of(config).tokens)
+    return min(max(LEAST_CONTEXT, *prompts, 0), ContextLimit.of(spec).tokens)
 
 
 def step_times(decoder: Decoder, rows: int, profiles: Sequence[GpuProfile], rounds: int) -> list[tuple[float, ...]]:

@@ -136,14 +136,14 @@ def test_rows_are_packed_in_halves_by_the_launch_that_attends(
     entry = TuningEntry("accurate", "q4k", 256, 256, "half_mma_q4k_gemm", {"parts": 2, "split": 1}, 1e-6, error=1e-7, rows=2)
     profile = GpuProfile(tables=(TuningTable("a table", GpuModel.of(device), (entry,)),), merged_attention=merged)
     with GgufFile.open(path) as file:
-        config, memory = read_spec(file), DryRunMemory()
-        weights = load_weights(memory, file, list(expected_tensors(config)))
-        cache = KvCache(memory, 1, kv_heads, config.layer.head_dim, 64)
+        spec, memory = read_spec(file), DryRunMemory()
+        weights = load_weights(memory, file, list(expected_tensors(spec)))
+        cache = KvCache(memory, 1, kv_heads, spec.layer.head_dim, 64)
         page, table = (
             GpuBuffer.from_numpy(memory, np.zeros(shape, kind)) for shape, kind in (((1, 1), "u4"), ((64, 32, 2), "f4"))
         )
-        attention = rows_attention(config, profile, device.target, "f32")
-        model = StepModel(config, weights, as_pages(cache, page), table, profile, attention)
+        attention = rows_attention(spec, profile, device.target, "f32")
+        model = StepModel(spec, weights, as_pages(cache, page), table, profile, attention)
         calls = StepBody.build(model, Workspace(memory), rows=2, lone=2).calls
     first = next(at for at, call in enumerate(calls) if call.place.operation.startswith("attention"))
     assert [call.kernel.name for call in calls[first : first + len(kernels)]] == kernels

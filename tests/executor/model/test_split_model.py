@@ -155,8 +155,8 @@ def test_each_device_has_its_share_of_the_model(path: Path) -> None:
 
 def test_what_is_needed_is_what_each_takes(path: Path) -> None:
     with GgufFile.open(path) as file, loaded(path, 2) as (device, decoder):
-        config = read_spec(file)
-        needed = memory_needed(file, config, CONTEXT, device.target, GpuProfile(), ranks=2)
+        spec = read_spec(file)
+        needed = memory_needed(file, spec, CONTEXT, device.target, GpuProfile(), ranks=2)
         assert needed.weights == decoder.weights.nbytes
         assert needed.cache == decoder.cache.nbytes
         assert needed.total <= device.memory().allocated < 1.2 * needed.total
