@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +20,8 @@ from executor.gguf.directory import TensorInfo
 from executor.gguf.gguf_file import GgufFile
 from executor.model.architectures import ARCHITECTURES
 from executor.model.generation import LanguageModel
-from executor.model.model_file import read_spec
+from executor.model.model_file import check_tensors, read_spec
+from tests.paths import ROOT
 from tests.reference_model import ReferenceModel
 from tests.synthetic import Q, write_model
 
@@ -123,6 +125,40 @@ def test_keys_of_other_architectures_are_ignored(files: Mapping[str, GgufFile]) 
         assert read_spec(changed(file, {**file.metadata, **{f"{name}.{key}": value for key, value in others.items()}})) == (
             read_spec(file)
         )
+
+
+@pytest.mark.parametrize(
+    ("tensor", "why"),
+    [
+        ("output.bias", "only the biases of Q, K and V are supported"),
+        ("blk.1.attn_output.bias", "only the biases of Q, K and V are supported"),
+        ("blk.0.ffn_down_exps.weight", "mixtures of experts are not supported"),
+        ("rope_factors_short.weight", "long and short rotary factors are not supported"),
+        ("blk.1.attn_sinks.weight", ""),
+        ("cls.output.weight", ""),
+    ],
+)
+def test_a_tensor_that_is_not_computed_is_an_error_with_its_name(tensor: str, why: str, files: Mapping[str, GgufFile]) -> None:
+    for name, file in files.items():
+        more = changed(file, file.metadata, {**file.tensors, tensor: file.tensors["output_norm.weight"]})
+        with pytest.raises(ModelError) as caught:
+            check_tensors(more, read_spec(more))
+        assert f"tensor {tensor} is not part of a {name} model" in str(caught.value)
+        assert str(caught.value).endswith(why)
+
+
+@pytest.mark.slow
+def test_only_its_file_names_an_architecture() -> None:
+    """But for vocabularies (executor/text), some of which are called the same."""
+    own = ("executor/text/", "executor/model/architectures/")
+    named = {
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file in (ROOT / "executor").rglob("*.py")
+        if not str(file.relative_to(ROOT)).startswith(own)
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and node.value in ARCHITECTURES
+    }
+    assert not named
 
 
 @pytest.mark.slow
