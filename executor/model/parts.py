@@ -65,9 +65,7 @@ def _head_dim(m: Metadata, hidden: int, heads: int) -> int:
     keys = m.integer("attention.key_length", hidden // heads or None)
     values = m.integer("attention.value_length", hidden // heads or None)
     if keys != values:
-        m.fail(
-            f"{m.name('attention.value_length')} is {values}, and heads of keys have {keys} values; only equal ones are supported"
-        )
+        m.fail(f"{m.name('attention.value_length')} is {values}, and heads of keys have {keys} values; they must be equal")
     if keys % 2:
         m.fail(f"{m.name('attention.key_length')} is {keys}; rotary embedding needs an even number")
     return keys

@@ -6,6 +6,7 @@ Sizes are counts of values, layers, heads or tokens."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from executor.layers.shape import LayerShape, RopeStyle
@@ -116,13 +117,13 @@ class ModelSpec:
             ranks=self.ranks,
         )
 
-    @property
+    @cached_property
     def layer(self) -> LayerShape:
         """The dimensions of every block: those of a file are all the same (read_spec)."""
         (shape,) = {self.shape(block) for block in self.blocks}
         return shape
 
-    @property
+    @cached_property
     def rope(self) -> RopeSpec:
         """The rotation in every block."""
         (rope,) = {block.mixer.rope for block in self.blocks}

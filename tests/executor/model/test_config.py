@@ -89,7 +89,7 @@ def test_missing_optional_keys_have_llama_cpp_defaults(tmp_path: Path) -> None:
         ({"llama.rope.freq_base": float("inf")}, "freq_base is inf"),
         ({"llama.attention.head_count_kv": 3}, "8, which 3 key-value heads do not divide"),
         ({"llama.attention.key_length": 63, "llama.attention.value_length": 63}, "key_length is 63; rotary embedding needs"),
-        ({"llama.attention.value_length": 32}, "value_length is 32, and heads of keys have 64 values; only equal"),
+        ({"llama.attention.value_length": 32}, "value_length is 32, and heads of keys have 64 values; they must be equal"),
         ({"llama.rope.dimension_count": 32}, "dimension_count is 32; only the whole head of 64"),
         ({"llama.rope.scaling.type": "yarn"}, "rope.scaling.type is 'yarn', which is not supported"),
         ({"llama.rope.scaling.factor": 4.0}, r"rope.scaling.factor is 4\.0, which is not supported"),
