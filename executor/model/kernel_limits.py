@@ -81,7 +81,7 @@ def _key(error: ShapeError, spec: ModelSpec, metadata: Mapping[str, Value]) -> s
 
 
 def _sizes(spec: ModelSpec, name: str) -> set[int]:
-    return {size(spec, block, name) for block in spec.blocks}
+    return {size(spec, block, name) for block in set(spec.blocks)}
 
 
 def _written(key: str, architecture: str, metadata: Mapping[str, Value]) -> str:

@@ -112,20 +112,22 @@ def _reason(name: str) -> str:
 
 def _require_equal_layers(spec: ModelSpec, path: Path) -> None:
     """ModelError for blocks that differ in what the launches of a step take from one shape for all."""
+    kinds = set(spec.blocks)
     for key, name in KEYS.items():
-        by_value: dict[int, list[int]] = {}
-        for layer, block in enumerate(spec.blocks):
-            by_value.setdefault(size(spec, block, name), []).append(layer)
-        if len(by_value) > 1:
+        sizes = {block: size(spec, block, name) for block in kinds}
+        if len(set(sizes.values())) > 1:
+            by_value: dict[int, list[int]] = {}
+            for layer, block in enumerate(spec.blocks):
+                by_value.setdefault(sizes[block], []).append(layer)
             shown = "; ".join(f"{value} in layers {_some(own)}" for value, own in list(by_value.items())[:MOST_SHOWN])
             raise ModelError(
                 f"{spec.architecture}.{key} differs between layers, which is not supported; it must be the same in all: "
                 f"it is {shown}",
                 path,
             )
-    if len({block.mixer.rope for block in spec.blocks}) > 1:
+    if len({block.mixer.rope for block in kinds}) > 1:
         raise ModelError("the rotation differs between layers, which is not supported", path)
-    norms = {norm for block in spec.blocks for norm in (block.norms.mixer, block.norms.ffn, block.mixer.qk_norm)}
+    norms = {norm for block in kinds for norm in (block.norms.mixer, block.norms.ffn, block.mixer.qk_norm)}
     if len(norms - {None} | {spec.norm}) > 1:
         raise ModelError("the norms differ in kind or epsilon, which is not supported", path)
 

@@ -120,7 +120,7 @@ class ModelSpec:
     @cached_property
     def layer(self) -> LayerShape:
         """The dimensions of every block: those of a file are all the same (read_spec)."""
-        (shape,) = {self.shape(block) for block in self.blocks}
+        (shape,) = {self.shape(block) for block in set(self.blocks)}
         return shape
 
     @cached_property
