@@ -144,7 +144,7 @@ def _host(model: LanguageModel, grammar: Grammar, answers: Sequence[Sequence[int
         start = time.perf_counter()
         compute_together(guides)
         for guide in guides:
-            guide.allowed(model.config.vocab)
+            guide.allowed(model.spec.vocab)
         found = time.perf_counter()
         for guide, token in zip(guides, step, strict=True):
             guide.accept(token)

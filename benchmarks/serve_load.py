@@ -63,7 +63,7 @@ def main(
             scheduler = loaded.scheduler(
                 slots=max(counts), pages=cache // PAGE_LEN, context=context, rows=max(CHUNK, *counts), kv_type=kv_type
             )
-            vocab, machine = loaded.config.vocab, loaded.device.describe()
+            vocab, machine = loaded.spec.vocab, loaded.device.describe()
             lone: dict[int, list[float]] = {}
             for count in counts:
                 lone[count] = _scheduled(scheduler, count, vocab, prompt, tokens, rounds)

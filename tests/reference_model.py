@@ -23,7 +23,6 @@ class ReferenceModel:
         self.tensors = {tensor.name: tensor for tensor in reader.tensors}
         fields = reader.fields
         arch = fields["general.architecture"].contents()
-        self.arch: str = arch
 
         def key(name: str, default: float | None = None) -> float:
             field = fields.get(f"{arch}.{name}")
@@ -36,6 +35,7 @@ class ReferenceModel:
         self.head_dim = int(key("attention.key_length", hidden // self.heads))
         self.eps = float(key("attention.layer_norm_rms_epsilon"))
         self.rope_base = float(key("rope.freq_base", 10000.0))
+        self.adjacent = arch == "llama"
 
     def weight(self, name: str) -> F64:
         """A tensor as float64, rows first."""
@@ -54,17 +54,16 @@ class ReferenceModel:
         return scaled
 
     def rope(self, x: F64) -> F64:
-        """Rotate x [tokens, heads, head_dim] by position: adjacent pairs for llama, split halves for the others."""
+        """Rotate x [tokens, heads, head_dim] by position: adjacent pairs, or split halves."""
         half = self.head_dim // 2
         frequency = self.rope_base ** (-2.0 * np.arange(half) / self.head_dim)
         if "rope_freqs.weight" in self.tensors:
             frequency = frequency / self.weight("rope_freqs.weight")
         angle = np.arange(len(x))[:, None] * frequency
         turn = np.exp(1j * angle)[:, None, :]
-        adjacent = self.arch == "llama"
-        pairs = x[..., 0::2] + 1j * x[..., 1::2] if adjacent else x[..., :half] + 1j * x[..., half:]
+        pairs = x[..., 0::2] + 1j * x[..., 1::2] if self.adjacent else x[..., :half] + 1j * x[..., half:]
         turned = pairs * turn
-        if adjacent:
+        if self.adjacent:
             return np.stack((turned.real, turned.imag), axis=-1).reshape(x.shape)
         return np.concatenate((turned.real, turned.imag), axis=-1)
 

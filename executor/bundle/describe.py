@@ -26,7 +26,8 @@ from executor.memory.buffers import DeviceAllocation, GpuBuffer
 from executor.memory.kv_cache import KvCache
 from executor.memory.weights import Weights, load_weights
 from executor.memory.workspace import Workspace
-from executor.model.config import ModelConfig, expected_tensors
+from executor.model.model_file import expected_tensors
+from executor.model.spec import Block, ModelSpec
 from executor.model.step_graph import ModelGraph
 from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
 from ptxgen.dsl.arguments import Array
@@ -54,19 +55,19 @@ class Description:
 
 
 def describe(
-    file: GgufFile, config: ModelConfig, context: int, target: Target, profile: GpuProfile, *, accurate: bool = False
+    file: GgufFile, spec: ModelSpec, context: int, target: Target, profile: GpuProfile, *, accurate: bool = False
 ) -> Description:
     """Lay the model out for one sequence of up to `context` tokens. accurate: as if every input had an outlier. Raises what
     loading it would raise."""
-    config = traced(config)
+    spec = _traced(spec)
     device = DryRunMemory()
-    source = _TracedFile(file, config)
-    weights = load_weights(device, source, list(expected_tensors(config)))
-    cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, TracedInt(context, "context"))
-    table = GpuBuffer.from_numpy(device, rope_cosines(source, config, context), name="rope table")
-    flagged = sites(config.layers) if accurate else ()
-    alone = token_attention(config, profile, target)
-    model = ModelGraph(config, weights, profile, flagged)
+    source = _TracedFile(file, spec)
+    weights = load_weights(device, source, list(expected_tensors(spec)))
+    cache = KvCache(device, spec.layers, spec.layer.kv_heads, spec.layer.head_dim, TracedInt(context, "context"))
+    table = GpuBuffer.from_numpy(device, rope_cosines(source, spec, context), name="rope table")
+    flagged = sites(spec.layers) if accurate else ()
+    alone = token_attention(spec, profile, target)
+    model = ModelGraph(spec, weights, profile, flagged)
     token = TokenLaunches.build(model, cache, Workspace(device), table, attention=alone, fused=False)
     calls = tuple(token.calls)
     owners = {weight.buffer.allocation: ("tensor", name) for name, weight in weights.items()}
@@ -76,8 +77,7 @@ def describe(
         {"stage": str(call.place), "kernel": str(call.kernel), "arguments": _arguments(call, owners)} for call in calls
     )
     return Description(
-        numbers={f.name: int(value) for f in fields(config) if isinstance(value := getattr(config, f.name), TracedInt)}
-        | {"context": context},
+        numbers=_numbers(spec) | {"context": context},
         kernels={str(call.kernel): call.kernel for call in calls},
         tensors=_tensors(weights, file, launches),
         buffers=_buffers(buffers, calls),
@@ -93,11 +93,27 @@ def describe(
     )
 
 
+def _traced(spec: ModelSpec) -> ModelSpec:
+    """The model with sizes that have their names as formulae: those of every block are the same."""
+
+    def named(block: Block) -> Block:
+        rope = replace(block.mixer.rope, dim=TracedInt(block.mixer.rope.dim, "rope_dim"))
+        return replace(block, mixer=traced(replace(block.mixer, rope=rope)), ffn=traced(block.ffn))
+
+    return traced(replace(spec, blocks=tuple(map(named, spec.blocks))))
+
+
+def _numbers(spec: ModelSpec) -> dict[str, int]:
+    """By name, the sizes that `_traced` named, and the number of layers."""
+    values = ((f.name, getattr(record, f.name)) for record in (spec, spec.layer) for f in fields(record))
+    return {"layers": spec.layers} | {name: int(value) for name, value in values if isinstance(value, TracedInt)}
+
+
 class _TracedFile:
     """The file with tensor shapes that say which of the model's numbers they are."""
 
-    def __init__(self, file: GgufFile, config: ModelConfig) -> None:
-        shapes = expected_tensors(config)
+    def __init__(self, file: GgufFile, spec: ModelSpec) -> None:
+        shapes = expected_tensors(spec)
         self.tensors: Mapping[str, TensorInfo] = {
             name: replace(info, shape=shapes[name]) for name, info in file.tensors.items() if name in shapes
         }

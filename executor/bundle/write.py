@@ -25,7 +25,7 @@ from executor.choice.choice import GpuProfile, reads_one_digit
 from executor.gguf.gguf_file import GgufFile
 from executor.launch.bundle import FORMAT, MANIFEST, VERSION, read_manifest
 from executor.model.context import chosen_context
-from executor.model.kernel_limits import runnable_config
+from executor.model.kernel_limits import runnable_spec
 from ptxgen import __version__
 from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
@@ -60,15 +60,15 @@ def write_bundle(
     or a context that is not possible.
     """
     with GgufFile.open(path) as file:
-        config = runnable_config(file)
+        spec = runnable_spec(file)
         profile = GpuProfile.from_environment()
         profile = profile if precision is None else replace(profile, precision=precision)
-        model = describe(file, config, chosen_context(config, context), target, profile)
+        model = describe(file, spec, chosen_context(spec, context), target, profile)
         groups = {m: batch(model, m) for m in sorted(set(batches)) if m != 1}
         kernels = dict(model.kernels)
         if any(reads_one_digit(kernel) for kernel in kernels.values()):
             # Whether an input has an outlier and needs an accurate kernel is known when the model runs.
-            accurate = describe(file, config, model.numbers["context"], target, profile, accurate=True)
+            accurate = describe(file, spec, model.numbers["context"], target, profile, accurate=True)
             kernels |= dict(accurate.kernels) | outlier_kernels(accurate)
     for group in groups.values():
         kernels |= {id: launches.kernel for id, launches in group.items()}
@@ -86,7 +86,7 @@ def write_bundle(
             "target": str(target),
             "precision": profile.precision,
             "ptx_version": max((facts["ptx_version"] for facts in kernel_facts.values()), key=_version),
-            "model": {"file": path.name, "architecture": config.architecture},
+            "model": {"file": path.name, "architecture": spec.architecture},
             "numbers": model.numbers,
             "kernels": kernel_facts,
             "tensors": model.tensors,

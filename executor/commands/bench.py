@@ -178,11 +178,11 @@ def _bench_model(options: BenchOptions, model: ModelOptions) -> None:
     from executor.measure.llama_cpp import LlamaCpp
     from executor.measure.speed import room_for
     from executor.measure.speed_plot import plot_speeds, require_speed_plot
-    from executor.model.config import ModelConfig
     from executor.model.context import ContextLimit
     from executor.model.decode_profile import require_unwatched
     from executor.model.engine import PAGE_LEN
     from executor.model.matrices import matrices
+    from executor.model.model_file import read_spec
 
     cases = model.cases()
     if options.plot is not None:
@@ -201,7 +201,7 @@ def _bench_model(options: BenchOptions, model: ModelOptions) -> None:
     room = room_for(cases)
     with GgufFile.open(path) as file:
         weight_bytes = sum(matrix.nbytes * tensors for matrix in matrices(file) for _, tensors in matrix.roles)
-        context = _context(max(room), PAGE_LEN, ContextLimit.of(ModelConfig.from_gguf(file)))
+        context = _context(max(room), PAGE_LEN, ContextLimit.of(read_spec(file)))
     with session(path, options.device, devices=model.devices, context=context, precision=model.precision) as running:
         if peer is not None and isinstance(running.model.device, CudaDevice):
             peer = peer.on(running.model.device.ordinal)

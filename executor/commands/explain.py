@@ -76,9 +76,9 @@ def explain_command(
     from executor.device.dry_run import DryRunDevice
     from executor.gguf.gguf_file import GgufFile
     from executor.launch.recorded import folded
-    from executor.model.config import ModelConfig
     from executor.model.context import chosen_context
     from executor.model.explain import explain, kept_from_persistent
+    from executor.model.model_file import read_spec
     from executor.model.recorded_step import DryModel
     from executor.model.step_launches import rows_attention
     from executor.model.token_launches import token_attention
@@ -98,8 +98,8 @@ def explain_command(
         profile = replace(profile, precision=precision)
     with GgufFile.open(asked.path) as file:
         rows = explain(file, profile)
-        config = ModelConfig.from_gguf(file)
-        model = DryModel(file, config, chosen_context(config, None), dry, profile)
+        spec = read_spec(file)
+        model = DryModel(file, spec, chosen_context(spec, None), dry, profile)
         if sequences is not None:
             step, launches = console.counted(sequences, "sequence"), model.sequences(sequences, kv_type)
         elif prompt is not None:
@@ -107,7 +107,7 @@ def explain_command(
         else:
             step, launches = "a token of generate", model.token()
     others = kept_from_persistent(rows)
-    attention, alone = rows_attention(config, profile, dry.target, kv_type), token_attention(config, profile, dry.target)
+    attention, alone = rows_attention(spec, profile, dry.target, kv_type), token_attention(spec, profile, dry.target)
     if as_json:
         facts = {"model": str(asked.path), "device": {"name": name, "reason": reason}, "precision": profile.precision}
         console.print_json(

@@ -118,7 +118,7 @@ def _ids(running: ModelSession, prompt: str | None, tokens: int | None) -> list[
     ids = (
         model.tokenizer.encode(PROMPT if prompt is None else prompt)
         if tokens is None
-        else [number % model.config.vocab for number in range(tokens)]
+        else [number % model.spec.vocab for number in range(tokens)]
     )
     if not ids:
         raise ArgumentError("the prompt has no tokens; give at least one")

@@ -176,7 +176,7 @@ class ModelSession:
         from executor.model.context import ContextLimit
 
         if generation.stopped == "context":
-            size, limit = self.model.context, ContextLimit.of(self.model.config)
+            size, limit = self.model.context, ContextLimit.of(self.model.spec)
             cure = (
                 f"--context takes up to {limit.tokens}"
                 if size < limit.tokens

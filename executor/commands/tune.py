@@ -136,8 +136,8 @@ def _kept(
 ) -> Kept:  # fmt: skip
     """What of the measurements makes steps faster; the model is only loaded if anything could."""
     from executor.gguf.gguf_file import GgufFile
-    from executor.model.config import ModelConfig
     from executor.model.generation import LanguageModel
+    from executor.model.model_file import read_spec
     from executor.model.step_times import context_for, step_times
     from executor.tune.keep import LEAST_ROUNDS, Kept, StepTest, keep, others, proposals
 
@@ -155,7 +155,7 @@ def _kept(
     if not proposed and not more:
         return Kept(before)
     with GgufFile.open(path) as file:
-        context = context_for(ModelConfig.from_gguf(file), rows)
+        context = context_for(read_spec(file), rows)
     with LanguageModel.load(
         path, device, context=context, profile=with_own(before),
         progress=lambda stage, done, total: report(f"model: {stage}", done, total),

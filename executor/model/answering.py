@@ -92,7 +92,7 @@ def _tokens(
         # The chosen token is on the device already: no copy, and the step after it need not wait until it was read.
         decoder.step(None if on_device and generation.tokens else token)
         if on_device and guide is not None:
-            decoder.choose(guide.allowed(decoder.config.vocab), Draw.of(asked.sampler))
+            decoder.choose(guide.allowed(decoder.spec.vocab), Draw.of(asked.sampler))
         if on_device and len(generation.tokens) + 1 < asked.most:
             decoder.run_ahead()
         token = _chosen(decoder, asked, guide) if on_device else _sampled(decoder, asked, generation, guide)
@@ -136,7 +136,7 @@ def _chosen(decoder: Decoder, asked: AnswerRequest, guide: GrammarGuide | None) 
 def _sampled(decoder: Decoder, asked: AnswerRequest, generation: Generation, guide: GrammarGuide | None) -> int:
     """The token that the host chooses, with its probability if that was asked for."""
     if guide is not None:
-        guide.allowed(decoder.config.vocab)  # found out beside the device, which computes the logits meanwhile
+        guide.allowed(decoder.spec.vocab)  # found out beside the device, which computes the logits meanwhile
     logits = decoder.logits()
     allowed = logits if guide is None else guide.restricted(logits)
     token = asked.sampler.sample(allowed, asked.prompt, generation.tokens)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from executor.base.arguments import whole
-from executor.model.config import ModelConfig
+from executor.model.spec import ModelSpec
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import LONGEST
 
@@ -23,18 +23,18 @@ class ContextLimit:
     reason: str
 
     @classmethod
-    def of(cls, config: ModelConfig) -> ContextLimit:
+    def of(cls, spec: ModelSpec) -> ContextLimit:
         """That of a model, on any device: what its file says, or less where attention kernels take no more."""
-        key = f"{config.architecture}.context_length"
-        if config.context_length <= LONGEST:
-            return cls(config.context_length, f"{key} of the file")
-        return cls(LONGEST, f"the longest that attention kernels take; {key} of the file is {config.context_length}")
+        key = f"{spec.architecture}.context_length"
+        if spec.context_length <= LONGEST:
+            return cls(spec.context_length, f"{key} of the file")
+        return cls(LONGEST, f"the longest that attention kernels take; {key} of the file is {spec.context_length}")
 
 
-def chosen_context(config: ModelConfig, asked: int | None) -> int:
+def chosen_context(spec: ModelSpec, asked: int | None) -> int:
     """How many tokens a sequence gets room for: those that are asked for, or as many as the model can take up to
     DEFAULT_CONTEXT. ArgumentError, with the limit and where it comes from, for more than it can take."""
-    limit = ContextLimit.of(config)
+    limit = ContextLimit.of(spec)
     if asked is None:
         return min(limit.tokens, DEFAULT_CONTEXT)
     context = whole("context", asked)

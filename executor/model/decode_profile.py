@@ -59,7 +59,7 @@ def profile_decoding(
     debug mode), which waits for each."""
     require_unwatched(decoder.launcher)
     steps = whole("the number of steps to profile", steps, 1)
-    token = checked_token("the token", token, decoder.config.vocab)
+    token = checked_token("the token", token, decoder.spec.vocab)
     start, room = decoder.position, decoder.context - decoder.position
     if room < WARM_UP + steps:
         raise ArgumentError(f"{steps} steps and {WARM_UP} to warm up need room for {WARM_UP + steps} tokens; {room} are left")

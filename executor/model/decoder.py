@@ -19,10 +19,10 @@ from executor.memory.kv_cache import KvCache
 from executor.memory.paged_cache import as_pages
 from executor.memory.weights import TensorFile, Weights
 from executor.model.computed_tokens import ComputedTokens
-from executor.model.config import ModelConfig
 from executor.model.prompt_chunks import LEAST_ROWS, chunks
 from executor.model.row_steps import CHUNK, MOST_ROWS, RowSteps, StepScores
 from executor.model.scheduling.prompt_lookup import MAX_DRAFT
+from executor.model.spec import ModelSpec
 from executor.model.step import Row
 from executor.model.step_launches import StepModel
 from executor.model.token_decoder import TokenDecoder
@@ -35,9 +35,9 @@ class Decoder(TokenDecoder):
     `argmax` read what came out."""
 
     def __init__(
-        self, file: TensorFile, config: ModelConfig, weights: Weights, cache: KvCache, modules: Modules, profile: GpuProfile
+        self, file: TensorFile, spec: ModelSpec, weights: Weights, cache: KvCache, modules: Modules, profile: GpuProfile
     ) -> None:
-        super().__init__(file, config, weights, cache, modules, profile)
+        super().__init__(file, spec, weights, cache, modules, profile)
         self._chunk = CHUNK
         self._written = weights.writes  # when it was last known that what is computed came from these weights
         self._steps = RowSteps(self.launcher, modules)
@@ -78,7 +78,7 @@ class Decoder(TokenDecoder):
         kernels; a context that is no multiple of PAGE_UNIT, which no kernel of several queries takes; and while steps are
         profiled. Errors as `step`, of which those for tokens that are not of the vocabulary or do not fit come before anything
         has run. After any other exception the sequence ends with a token that has run."""
-        tokens = [checked_token("the token", token, self.config.vocab) for token in tokens]
+        tokens = [checked_token("the token", token, self.spec.vocab) for token in tokens]
         self.cache.require_room(len(tokens))
         many = self._feeds_rows
         done = 0
@@ -98,7 +98,7 @@ class Decoder(TokenDecoder):
         last of them, or as they were if there is none. Raises ArgumentError where no step with a head has found the likeliest
         token, for a draft that is empty, too long or does not fit, and for a context that is no multiple of PAGE_UNIT;
         ModelError for a model of a bundle. After an exception of any kind the sequence is as it was."""
-        draft = [checked_token("the draft's token", token, self.config.vocab) for token in draft]
+        draft = [checked_token("the draft's token", token, self.spec.vocab) for token in draft]
         whole("the length of the draft", len(draft), 1, MAX_DRAFT)
         if self.modules.bundle is not None:
             raise ModelError("a bundle has the kernels of one token; load the model without it to verify drafts")

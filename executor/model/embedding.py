@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.base.errors import ModelError
-from executor.model.config import ModelConfig
+from executor.model.spec import ModelSpec
 
 Pooling = Literal["mean", "last"]
 POOLINGS: Final[tuple[Pooling, ...]] = ("mean", "last")
@@ -18,12 +18,12 @@ _OF_FILES: Final[dict[int, Pooling]] = {0: "mean", 1: "mean", 3: "last"}
 """By the number that a file has (llama.cpp's llama_pooling_type); 0 says that there is none of its own."""
 
 
-def pooling_of(config: ModelConfig, path: Path) -> Pooling:
+def pooling_of(spec: ModelSpec, path: Path) -> Pooling:
     """What a model's file says of it, `mean` if it says nothing. ModelError for a way that a decoder has no use for."""
-    if config.pooling_type not in _OF_FILES:
-        key = f"{config.architecture}.pooling_type"
-        raise ModelError(f"{key} is {config.pooling_type}; allowed: 0 (none), 1 (mean), 3 (last)", path)
-    return _OF_FILES[config.pooling_type]
+    if spec.pooling_type not in _OF_FILES:
+        key = f"{spec.architecture}.pooling_type"
+        raise ModelError(f"{key} is {spec.pooling_type}; allowed: 0 (none), 1 (mean), 3 (last)", path)
+    return _OF_FILES[spec.pooling_type]
 
 
 def embedding(

@@ -54,26 +54,26 @@ class Engine:
         instance("decoder", decoder, Decoder)
         if decoder.modules.bundle is not None:
             raise ModelError("a bundle has the kernels of one sequence; load the model without it for several")
-        config = decoder.config
+        spec = decoder.spec
         page_len, slots = whole("page_len", page_len, 1), whole("slots", slots, 1)
         if context is None:
             context = decoder.context // page_len * page_len
         context = whole("context", context, 1, decoder.context)
         pages = slots * -(-context // page_len) if pages is None else whole("pages", pages, 1)
         kind = one_of("kv_type", kv_type, KV_TYPES)
-        shape = PagedShape(config.layer.own.kv_heads, config.head_dim, page_len, pages, slots, context, kind)
+        shape = PagedShape(spec.layer.own.kv_heads, spec.layer.head_dim, page_len, pages, slots, context, kind)
         self.decoder = decoder
         self.device = decoder.device
-        self.vocab = config.vocab
+        self.vocab = spec.vocab
         self.rows = whole("rows", rows, 1, MOST_ROWS)
         self.launcher = Launcher(self.device, decoder.modules)
         watch(self.launcher)
         self.steps = RowSteps(self.launcher, decoder.modules)
         self._cost: tuple[object, StepCost] | None = None  # and what it depends on
         decoder.rest()
-        self.cache = PagedKvCache(self.device, config.layers, shape)
+        self.cache = PagedKvCache(self.device, spec.layers, shape)
         try:
-            cosines = rope_cosines(decoder.file, config, context)
+            cosines = rope_cosines(decoder.file, spec, context)
             self._rope = GpuBuffer.from_numpy(self.device, cosines, name="rope table")
         except BaseException:
             self.cache.free()
@@ -108,13 +108,13 @@ class Engine:
     def attention(self) -> AttentionChoice:
         """How the rows of a step attend now, and why."""
         decoder = self.decoder
-        return rows_attention(decoder.config, decoder.profile, self.device.target, self.cache.shape.kv_type)
+        return rows_attention(decoder.spec, decoder.profile, self.device.target, self.cache.shape.kv_type)
 
     def paying_rows(self, waiting: int) -> int:
         """As StepEngine.paying_rows: as many as make most tokens a second (paying_rows.py)."""
         decoder = self.decoder
         if self._cost is None or self._cost[0] != self.model:
-            self._cost = self.model, StepCost.of(decoder.config, decoder.weights, decoder.profile)
+            self._cost = self.model, StepCost.of(decoder.spec, decoder.weights, decoder.profile)
         return paying(self._cost[1].seconds, min(whole("waiting", waiting, 1), self.rows))
 
     def set_table(self, slot: int, pages: Sequence[int]) -> None:

@@ -23,18 +23,18 @@ from executor.launch.modules import Modules
 from executor.memory.buffers import free_on_error
 from executor.model.answer import AnswerStream, Generation
 from executor.model.answering import AnswerRequest, answer_pieces
-from executor.model.config import ModelConfig
 from executor.model.context import chosen_context, longest_that_fits
 from executor.model.decoder import Decoder
 from executor.model.embedding import POOLINGS, Pooling, embedding, pooling_of
 from executor.model.engine import Engine
-from executor.model.kernel_limits import named_by_key, runnable_config
+from executor.model.kernel_limits import named_by_key, runnable_spec
 from executor.model.logprobs import log_softmax
 from executor.model.memory_needed import MemoryNeeded, memory_needed
 from executor.model.sampling import Sampler
 from executor.model.scheduling.answer_text import StopStrings
 from executor.model.scheduling.scheduler import Scheduler
 from executor.model.scheduling.verify import Drafter
+from executor.model.spec import ModelSpec
 from executor.text.chat import chat_ids, conversation
 from executor.text.grammar import Grammar
 from executor.text.tokenizer import Tokenizer
@@ -59,11 +59,11 @@ class LanguageModel:
     """
 
     def __init__(
-        self, config: ModelConfig, tokenizer: Tokenizer, decoder: Decoder, modules: Modules, *, owns_modules: bool = False
+        self, spec: ModelSpec, tokenizer: Tokenizer, decoder: Decoder, modules: Modules, *, owns_modules: bool = False
     ) -> None:
         self.closed = False
         self._owns_modules = owns_modules
-        self.config = config
+        self.spec = spec
         self.tokenizer = tokenizer
         self.decoder = decoder
         self.modules = modules
@@ -91,18 +91,18 @@ class LanguageModel:
         not written for this model and context, OutOfMemory if the device cannot hold it: it says what needs how much. If
         anything goes wrong, Ctrl-C included, the device keeps nothing of the model."""
         file = GgufFile.open(path)
-        config = runnable_config(file)
+        spec = runnable_spec(file)
         tokenizer = Tokenizer.from_gguf(file)
         own_modules = modules is None
         modules = Modules(device) if modules is None else modules
         if context is None and modules.bundle is not None:
             context = modules.bundle.context
-        context = chosen_context(config, context)
+        context = chosen_context(spec, context)
         profile = profile or GpuProfile.for_modules(modules)
         free = device.memory().free
         try:
-            with free_on_error(device), named_by_key(config, file.metadata, file.path):
-                decoder = Decoder.build(file, config, modules, context, progress, profile, calibration_tokens(tokenizer))
+            with free_on_error(device), named_by_key(spec, file.metadata, file.path):
+                decoder = Decoder.build(file, spec, modules, context, progress, profile, calibration_tokens(tokenizer))
         except BaseException as error:
             if own_modules:
                 modules.close()
@@ -111,7 +111,7 @@ class LanguageModel:
 
             def needs(context: int) -> MemoryNeeded:
                 return memory_needed(
-                    file, config, context, device.target, profile, ranks=device.ranks, gathers=device.gathers
+                    file, spec, context, device.target, profile, ranks=device.ranks, gathers=device.gathers
                 )  # fmt: skip
 
             needed, each = needs(context), " on each" if device.ranks > 1 else ""
@@ -122,7 +122,7 @@ class LanguageModel:
                 f"({error}); {less}"
             )
             raise OutOfMemory(message, needed.total, free) from error
-        return cls(config, tokenizer, decoder, modules, owns_modules=own_modules)
+        return cls(spec, tokenizer, decoder, modules, owns_modules=own_modules)
 
     def close(self) -> None:
         """Give all its memory on the device back, which lives on. A second time, or after the device, does nothing. Kernels of
@@ -187,7 +187,7 @@ class LanguageModel:
         """f32[len, vocab]: the logits after each token of a text, or of token ids. Starts a new sequence. A text is encoded as
         by `generate`."""
         prompt = self._prompt(tokens)
-        rows = np.empty((len(prompt), self.config.vocab), np.float32)
+        rows = np.empty((len(prompt), self.spec.vocab), np.float32)
         with self.decoder.busy("computing logits"):
             self.decoder.reset()
             for row, token in zip(rows, prompt, strict=True):
@@ -260,12 +260,12 @@ class LanguageModel:
         asked for. progress: is told how many tokens of the prompt have been read, of how many."""
         ids = self._prompt(prompt)
         sampler = Sampler() if sampler is None else instance("sampler", sampler, Sampler)
-        sampler.adjustments.require(self.config.vocab)
+        sampler.adjustments.require(self.spec.vocab)
         asked = AnswerRequest(
             ids,
             self.context if max_tokens is None else whole("max_tokens", max_tokens, 1),
             sampler,
-            self.tokenizer.eos_ids if stop_tokens is None else frozenset(tokens("stop_tokens", stop_tokens, self.config.vocab)),
+            self.tokenizer.eos_ids if stop_tokens is None else frozenset(tokens("stop_tokens", stop_tokens, self.spec.vocab)),
             StopStrings(stop),
             None if logprobs is None else whole("logprobs", logprobs, 0),
             None if grammar is None else instance("grammar", grammar, Grammar, "Grammar.json_schema, .regex or .lark"),
@@ -335,10 +335,10 @@ class LanguageModel:
         self._require_open()
         is_one = isinstance(texts, str) or (len(texts) > 0 and isinstance(texts[0], Integral))
         many = [texts] if is_one else list(texts)
-        asked = pooling_of(self.config, self.tokenizer.path) if pooling is None else one_of("pooling", pooling, POOLINGS)
+        asked = pooling_of(self.spec, self.tokenizer.path) if pooling is None else one_of("pooling", pooling, POOLINGS)
         ids = [self._prompt(text) for text in many]
         gamma = self.decoder.weights["output_norm.weight"].buffer.to_numpy()
-        found = np.empty((len(many), self.config.hidden), np.float32)
+        found = np.empty((len(many), self.spec.hidden), np.float32)
         with self.decoder.busy("embedding"):
             for row, tokens_of_one in zip(found, ids, strict=True):
                 self.decoder.reset()
@@ -346,7 +346,7 @@ class LanguageModel:
                 for token in tokens_of_one:
                     self.decoder.step(token, head=False)
                     states.append(self.decoder.hidden())
-                row[:] = embedding(states, gamma, self.config.rms_eps, asked, unit=unit)
+                row[:] = embedding(states, gamma, self.spec.norm.eps, asked, unit=unit)
         return found[0] if is_one else found
 
     def _require_open(self) -> None:
@@ -357,7 +357,7 @@ class LanguageModel:
         """The tokens of a text, in which control tokens are not looked for, or of token ids. Raises what is wrong with them."""
         self._require_open()
         ids = self.tokenizer.encode(given, parse_special=False) if isinstance(given, str) else given
-        prompt = tokens("the prompt", ids, self.config.vocab)
+        prompt = tokens("the prompt", ids, self.spec.vocab)
         if not prompt:
             raise ArgumentError("the prompt has no tokens; give at least one")
         if len(prompt) > self.context:

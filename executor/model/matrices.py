@@ -9,8 +9,9 @@ from executor.choice.choice import GpuProfile
 from executor.gguf.gguf_file import GgufFile
 from executor.layers.indexed import INPUTS
 from executor.memory.weights import TensorFile
-from executor.model.config import ModelConfig, expected_tensors
-from executor.model.kernel_limits import runnable_config
+from executor.model.kernel_limits import runnable_spec
+from executor.model.model_file import expected_tensors
+from executor.model.spec import ModelSpec
 from ptxgen.formats import FORMATS, Format, RepackedFormat
 
 HEAD = "output"
@@ -34,9 +35,9 @@ class ModelMatrix:
 def matrices(file: GgufFile) -> tuple[ModelMatrix, ...]:
     """The distinct formats and shapes, in the order in which a token meets them. Raises ModelError for a file that is not a
     model that is supported."""
-    config = runnable_config(file)
+    spec = runnable_spec(file)
     roles: dict[tuple[Format, int, int], dict[str, int]] = {}
-    for role, name in multiplied(config):
+    for role, name in multiplied(spec):
         info = file.tensors[name]
         n, k = info.shape
         counts = roles.setdefault((FORMATS[info.ggml_type.name], k, n), {})
@@ -44,16 +45,16 @@ def matrices(file: GgufFile) -> tuple[ModelMatrix, ...]:
     return tuple(ModelMatrix(format, k, n, tuple(counts.items())) for (format, k, n), counts in roles.items())
 
 
-def repacked(file: TensorFile, config: ModelConfig, profile: GpuProfile) -> dict[str, RepackedFormat]:
+def repacked(file: TensorFile, spec: ModelSpec, profile: GpuProfile) -> dict[str, RepackedFormat]:
     """By tensor, the formats that matrices get when the model is loaded, of those that do not stay as they are in the file. A
     table of embeddings is one of them if it is the head, too."""
-    infos = {name: file.tensors[name] for _, name in multiplied(config)}
+    infos = {name: file.tensors[name] for _, name in multiplied(spec)}
     formats = {name: profile.at_load(FORMATS[info.ggml_type.name], info.shape[-1]) for name, info in infos.items()}
     return {name: format for name, format in formats.items() if isinstance(format, RepackedFormat)}
 
 
-def multiplied(config: ModelConfig) -> Sequence[tuple[str, str]]:
+def multiplied(spec: ModelSpec) -> Sequence[tuple[str, str]]:
     """Role and tensor of each matrix."""
-    roles = [(name.removesuffix(".weight").rsplit(".", 1)[-1], name) for name in expected_tensors(config)]
-    head = "token_embd.weight" if config.tied else f"{HEAD}.weight"
+    roles = [(name.removesuffix(".weight").rsplit(".", 1)[-1], name) for name in expected_tensors(spec)]
+    head = "token_embd.weight" if spec.tied else f"{HEAD}.weight"
     return [(role, name) for role, name in roles if role in INPUTS and role != HEAD] + [(HEAD, head)]

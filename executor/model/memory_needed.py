@@ -16,11 +16,12 @@ from executor.memory.paged_cache import as_pages
 from executor.memory.repacking import Repacking
 from executor.memory.weights import TensorFile, load_weights
 from executor.memory.workspace import Workspace
-from executor.model.config import ModelConfig, expected_tensors
 from executor.model.matrices import repacked
+from executor.model.model_file import expected_tensors
 from executor.model.prompt_chunks import prompt_steps
 from executor.model.row_steps import CHUNK
-from executor.model.split import SplitTensors, split_config
+from executor.model.spec import ModelSpec
+from executor.model.split import SplitTensors, split_spec
 from executor.model.step_graph import ModelGraph
 from executor.model.step_launches import StepBody, StepModel, rows_attention
 from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
@@ -56,7 +57,7 @@ class MemoryNeeded:
 
 def memory_needed(
     file: TensorFile,
-    config: ModelConfig,
+    spec: ModelSpec,
     context: int,
     target: Target,
     profile: GpuProfile | None = None,
@@ -70,20 +71,20 @@ def memory_needed(
     would raise."""
     device, profile = DryRunMemory(ranks, gathers), profile or GpuProfile.from_environment()
     if ranks > 1:
-        file, config = SplitTensors(file, ranks), split_config(config, ranks)
-    repacking = Repacking(repacked(file, config, profile))
-    weights = load_weights(device, file, list(expected_tensors(config)), repacking=repacking)
-    cache = KvCache(device, config.layers, config.layer.own.kv_heads, config.head_dim, context)
-    table = GpuBuffer.from_numpy(device, rope_cosines(file, config, context), name="rope table")
+        file, spec = SplitTensors(file, ranks), split_spec(spec, ranks)
+    repacking = Repacking(repacked(file, spec, profile))
+    weights = load_weights(device, file, list(expected_tensors(spec)), repacking=repacking)
+    cache = KvCache(device, spec.layers, spec.layer.own.kv_heads, spec.layer.head_dim, context)
+    table = GpuBuffer.from_numpy(device, rope_cosines(file, spec, context), name="rope table")
     workspace = Workspace(device)
-    alone = token_attention(config, profile, target)
+    alone = token_attention(spec, profile, target)
     persistent = choose_persistent(profile, target, 0) if ranks == 1 else None  # its blocks take no memory
-    TokenLaunches.build(ModelGraph(config, weights, profile, persistent=persistent), cache, workspace, table, attention=alone)
+    TokenLaunches.build(ModelGraph(spec, weights, profile, persistent=persistent), cache, workspace, table, attention=alone)
     prompts = 0
     if context % PAGE_UNIT == 0:  # others are read token by token
         page = GpuBuffer.from_numpy(device, np.zeros((1, 1), np.uint32), name="page table")
-        attention = rows_attention(config, profile, target, "f32")
-        steps = StepModel(ModelGraph(config, weights, profile), as_pages(cache, page), table, attention)
+        attention = rows_attention(spec, profile, target, "f32")
+        steps = StepModel(ModelGraph(spec, weights, profile), as_pages(cache, page), table, attention)
         prompts = sum(_step_bytes(device, steps, rows) for rows in prompt_steps(context, chunk))
     staged = repacking.staged_bytes(file.tensors.values())
     return MemoryNeeded(weights.nbytes, cache.nbytes, workspace.nbytes + table.nbytes, prompts, context, staged)

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple, Self
 from executor.choice.choice import GpuProfile
 from executor.layers.batched import launched
 from executor.memory.weights import LoadedWeight
-from executor.model.config import ModelConfig
 from executor.model.matrices import multiplied
+from executor.model.spec import ModelSpec
 from ptxgen.formats import Format
 
 TURN: Final = 8
@@ -55,9 +55,9 @@ class StepCost:
         self._seconds: dict[int, float] = {}
 
     @classmethod
-    def of(cls, config: ModelConfig, weights: Mapping[str, LoadedWeight], profile: GpuProfile) -> Self:
+    def of(cls, spec: ModelSpec, weights: Mapping[str, LoadedWeight], profile: GpuProfile) -> Self:
         """Of a model with these weights; of one that ranks share, as if one device had it."""
-        matrices = (weights[name] for _, name in multiplied(config))
+        matrices = (weights[name] for _, name in multiplied(spec))
         return cls(Counter(MatrixProduct(one.format, one.k, one.rows) for one in matrices), profile)
 
     def seconds(self, rows: int) -> float:

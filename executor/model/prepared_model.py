@@ -28,9 +28,10 @@ from executor.memory.kv_cache import KvCache
 from executor.memory.repacking import Repacking
 from executor.memory.weights import TensorFile, Weights, load_weights
 from executor.memory.workspace import Workspace
-from executor.model.config import ModelConfig, expected_tensors
 from executor.model.matrices import repacked
-from executor.model.split import SplitTensors, split_config
+from executor.model.model_file import expected_tensors
+from executor.model.spec import ModelSpec
+from executor.model.split import SplitTensors, split_spec
 from executor.model.step_graph import ModelGraph
 from executor.model.step_launches import rows_attention
 from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
@@ -45,10 +46,10 @@ class PreparedModel(ABC):
     profile: GpuProfile = checked("profile", GpuProfile, "Which kernels are used. It may be set anew at any time.")
 
     def __init__(
-        self, file: TensorFile, config: ModelConfig, weights: Weights, cache: KvCache, modules: Modules, profile: GpuProfile
+        self, file: TensorFile, spec: ModelSpec, weights: Weights, cache: KvCache, modules: Modules, profile: GpuProfile
     ) -> None:
         self.device: Device = modules.device
-        self.config = config
+        self.spec = spec
         self.weights = weights
         self.cache = cache
         self.profile = profile
@@ -67,7 +68,7 @@ class PreparedModel(ABC):
         self.workspace = Workspace(self.device)
         self.file = file
         """What the weights came from."""
-        self._rope = RopeTable(cache, lambda room: rope_cosines(file, config, room))
+        self._rope = RopeTable(cache, lambda room: rope_cosines(file, spec, room))
         self._plans: TokenPlans | None = None
         self._plans_of: object = None  # what they were made for
         self._captures = 0  # by plans that are gone
@@ -76,7 +77,7 @@ class PreparedModel(ABC):
     def build(
         cls,
         file: TensorFile,
-        config: ModelConfig,
+        spec: ModelSpec,
         modules: Modules,
         context: int,
         progress: Progress | None,
@@ -91,12 +92,12 @@ class PreparedModel(ABC):
         report = progress or (lambda stage, done, total: None)
         device = modules.device
         if device.ranks > 1:
-            file, config = SplitTensors(file, device.ranks), split_config(config, device.ranks)
-        names = list(expected_tensors(config))
-        repacking = Repacking(repacked(file, config, profile), Launcher(device, modules))
+            file, spec = SplitTensors(file, device.ranks), split_spec(spec, device.ranks)
+        names = list(expected_tensors(spec))
+        repacking = Repacking(repacked(file, spec, profile), Launcher(device, modules))
         weights = load_weights(device, file, names, lambda done, total: report("weights", done, total), repacking=repacking)
-        cache = KvCache(device, config.layers, config.layer.own.kv_heads, config.head_dim, context)
-        model = cls(file, config, weights, cache, modules, profile)
+        cache = KvCache(device, spec.layers, spec.layer.own.kv_heads, spec.layer.head_dim, context)
+        model = cls(file, spec, weights, cache, modules, profile)
         model.calibration = calibration
         model.prepare(lambda done, total: report("kernels", done, total))
         return model
@@ -113,24 +114,24 @@ class PreparedModel(ABC):
     @property
     def attention(self) -> AttentionChoice:
         """How the tokens of a prompt attend now, and why."""
-        return rows_attention(self.config, self.profile, self.device.target, "f32")
+        return rows_attention(self.spec, self.profile, self.device.target, "f32")
 
     @property
     def token_attention(self) -> TokenAttentionChoice:
         """How the token of a step attends now, and why."""
-        return token_attention(self.config, self.profile, self.device.target)
+        return token_attention(self.spec, self.profile, self.device.target)
 
     @property
     def persistent(self) -> PersistentGrid | None:
         """By how many blocks a token goes from one attention to the next in one launch; None if it does not, as where devices
         share the model: each of them waits for the others in between."""
-        if self.config.ranks > 1:
+        if self.spec.ranks > 1:
             return None
         return choose_persistent(self.profile, self.device.target, GpuModel.of(self.device).multiprocessors)
 
     def model_graph(self, flagged: Collection[LayerOperation] = ()) -> ModelGraph:
         """What all steps of the model are made of now. flagged: operations whose output has an outlier."""
-        return ModelGraph(self.config, self.weights, self.profile, flagged, self.persistent)
+        return ModelGraph(self.spec, self.weights, self.profile, flagged, self.persistent)
 
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> TokenPlans:
         """The launches of a token for what the model is now: as they were, or chosen, loaded and checked anew."""
@@ -200,8 +201,8 @@ class PreparedModel(ABC):
             return
         tokens = self.calibration[: self.cache.max_len]
         with self.beside(self.profile.with_outputs) as trial:
-            trial.flagged, trial._searched = frozenset(sites(self.config.layers)), self.weights.generation
-            self.flagged = find_outliers(trial.launcher, self.config.layers, self.cache, tokens, trial.step)
+            trial.flagged, trial._searched = frozenset(sites(self.spec.layers)), self.weights.generation
+            self.flagged = find_outliers(trial.launcher, self.spec.layers, self.cache, tokens, trial.step)
             self._searched = self.weights.generation
 
     def _launches(self, flagged: Collection[LayerOperation] = ()) -> TokenLaunches:

@@ -15,12 +15,13 @@ from executor.launch.recorded import NoCode, RecordedLaunch, launches_of
 from executor.memory.kv_cache import KvCache
 from executor.memory.repacking import Repacking
 from executor.memory.weights import TensorFile, load_weights
-from executor.model.config import ModelConfig, expected_tensors
 from executor.model.decoder import Decoder
 from executor.model.engine import PAGE_LEN, Engine
 from executor.model.matrices import repacked
+from executor.model.model_file import expected_tensors
 from executor.model.row_steps import MOST_ROWS
-from executor.model.split import SplitTensors, split_config
+from executor.model.spec import ModelSpec
+from executor.model.split import SplitTensors, split_spec
 from executor.model.step import Row
 from ptxgen.errors import ArgumentError
 
@@ -35,20 +36,18 @@ class DryModel:
     def __init__(
         self,
         file: TensorFile,
-        config: ModelConfig,
+        spec: ModelSpec,
         context: int,
         device: DryRunDevice,
         profile: GpuProfile,
         flagged: Collection[LayerOperation] = (),
     ) -> None:
         if device.ranks > 1:
-            file, config = SplitTensors(file, device.ranks), split_config(config, device.ranks)
-        weights = load_weights(
-            device, file, list(expected_tensors(config)), repacking=Repacking(repacked(file, config, profile))
-        )
-        cache = KvCache(device, config.layers, config.layer.own.kv_heads, config.head_dim, context)
+            file, spec = SplitTensors(file, device.ranks), split_spec(spec, device.ranks)
+        weights = load_weights(device, file, list(expected_tensors(spec)), repacking=Repacking(repacked(file, spec, profile)))
+        cache = KvCache(device, spec.layers, spec.layer.own.kv_heads, spec.layer.head_dim, context)
         modules = cast(Modules, NoCode(device.as_device))
-        self._decoder = _DryDecoder(file, config, weights, cache, modules, profile)
+        self._decoder = _DryDecoder(file, spec, weights, cache, modules, profile)
         self._decoder.flagged = frozenset(flagged)
 
     def token(self, *, head: bool = True) -> tuple[RecordedLaunch, ...]:

@@ -169,7 +169,7 @@ class RowSteps:
 
     def prepare(self, sizes: Sequence[GraphSize], progress: Progress | None = None) -> None:
         """Plan and capture steps of these sizes, where that was not done, so that nobody waits for it later."""
-        vocab, early = self._model.graph.config.vocab, self._starts_early
+        vocab, early = self._model.graph.spec.vocab, self._starts_early
         self._modules.preload([drawing_kernel(vocab, n) for n in sorted({size.scored for size in sizes} - {0})], early=early)
         for done, size in enumerate(sizes, 1):
             self.graph(size)

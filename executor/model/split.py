@@ -13,7 +13,7 @@ from executor.device.several import MOST_RANKS
 from executor.gguf.directory import TensorInfo
 from executor.layers.indexed import INPUTS
 from executor.memory.weights import TensorFile
-from executor.model.config import ModelConfig
+from executor.model.spec import ModelSpec
 from ptxgen.errors import ArgumentError
 
 EMBEDDING: Final = "token_embd.weight"
@@ -53,13 +53,14 @@ def is_split(name: str) -> bool:
     return name.removesuffix(".weight").rsplit(".", 1)[-1] in INPUTS or name.endswith(BIASES)
 
 
-def split_config(config: ModelConfig, ranks: int) -> ModelConfig:
+def split_spec(spec: ModelSpec, ranks: int) -> ModelSpec:
     """The model as so many devices share it. ArgumentError if its sizes do not divide: which do not, and what would."""
+    layer = spec.layer
     sizes = {
-        "key-value heads": config.kv_heads,
-        "embedding width": config.hidden,
-        "feed-forward width": config.ff,
-        "vocabulary": config.vocab,
+        "key-value heads": layer.kv_heads,
+        "embedding width": spec.hidden,
+        "feed-forward width": layer.ff,
+        "vocabulary": spec.vocab,
     }
     bad = [f"{what} of {size}" for what, size in sizes.items() if size % ranks]
     if bad:
@@ -68,7 +69,7 @@ def split_config(config: ModelConfig, ranks: int) -> ModelConfig:
             f"{ranks} devices cannot share this model equally: they do not divide its {', '.join(bad)}; "
             f"allowed: {' or '.join(allowed)}"
         )
-    return replace(config, tied=False, ranks=ranks)
+    return replace(spec, tied=False, ranks=ranks)
 
 
 def _part(info: TensorInfo, ranks: int) -> TensorInfo:

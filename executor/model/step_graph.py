@@ -21,7 +21,7 @@ from executor.layers.transformer import Attention, Stream, transformer_layers
 from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import Weights
 from executor.memory.workspace import Workspace
-from executor.model.config import ModelConfig
+from executor.model.spec import ModelSpec
 from ptxgen.kernels.token.argmax import ArgMax
 from ptxgen.kernels.token.embedding_lookup import EmbeddingLookup
 
@@ -31,7 +31,7 @@ class ModelGraph:
     """What all steps of a model share. flagged: operations whose output has an outlier (see executor/layers/outliers.py);
     persistent: the grid of kernels whose blocks stay resident for a layer, if those are wanted."""
 
-    config: ModelConfig
+    spec: ModelSpec
     weights: Weights
     profile: GpuProfile
     flagged: Collection[LayerOperation] = ()
@@ -44,13 +44,13 @@ class ModelGraph:
     def embed(self, y: GpuBuffer, token: GpuBuffer, tokens: int) -> Operation:
         """y, f32[tokens, hidden], becomes the embeddings of these tokens, u32[tokens]."""
         table = self.weights["token_embd.weight"]
-        kernel = EmbeddingLookup(indirect=True, format=table.format, rows=self.config.vocab, k=self.config.hidden)
+        kernel = EmbeddingLookup(indirect=True, format=table.format, rows=self.spec.vocab, k=self.spec.hidden)
         arguments = {"y": y, "table": table.buffer, "token": token}
         return PlainLaunch(name="embed", kernel=kernel, of_tokens=tokens, arguments=arguments)
 
     def layers(self, a: Activations, attention: Callable[[int], Attention]) -> tuple[list[Operation], Stream]:
         """The tokens of `a` through all layers, and the stream after them; attention: that of the layer of a number."""
-        shape, layers = self.config.layer, self.config.layers
+        shape, layers = self.spec.layer, self.spec.layers
         weights = build_indexed_weights(self.weights, layers, shape, self.profile, flagged=self.flagged, rows=a.rows)
         return transformer_layers(shape, weights, attention, a)
 
@@ -62,10 +62,10 @@ class ModelGraph:
 
         Each of the head's thousands of blocks would complete a deferred norm by itself, so it is launched; ranks gather less of
         one that is deferred."""
-        vocab, tokens, ranks = self.config.vocab, x.tokens, self.config.ranks
+        vocab, tokens, ranks = self.spec.vocab, x.tokens, self.spec.ranks
         logits = workspace.buffer("logits", lines(tokens, vocab))
         own = logits if ranks == 1 else workspace.buffer("own logits", own_shape(tokens, vocab, ranks))
-        output = self.weights["token_embd.weight" if self.config.tied else "output.weight"]
+        output = self.weights["token_embd.weight" if self.spec.tied else "output.weight"]
         projection = bind(output, self.profile, accurate=(None, "output_norm") in self.flagged)
         projection = projection if tokens == 1 else bind_rows(projection, self.profile, tokens)
         gamma, made, product = (
@@ -74,7 +74,7 @@ class ModelGraph:
             StepValue.of(own, tokens),
         )
         operations: list[Operation] = [
-            Norm(name="output_norm", x=x, y=made, gamma=gamma, eps=self.config.rms_eps, by_many=True),
+            Norm(name="output_norm", x=x, y=made, gamma=gamma, eps=self.spec.norm.eps, by_many=True),
             project("output", projection, made, product),
         ]
         if own is not logits:

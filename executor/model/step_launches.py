@@ -16,7 +16,7 @@ from executor.layers.paged_attention import RowPlaces, RowsAttention
 from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import Pages
 from executor.memory.workspace import Workspace
-from executor.model.config import ModelConfig
+from executor.model.spec import ModelSpec
 from executor.model.step_graph import ModelGraph
 from ptxgen.kernels.token.gather_rows import GatherRows
 from ptxgen.target import Target
@@ -27,11 +27,10 @@ INPUTS = ("token", "slot", "position", "index", "lone")
 attends on its own."""
 
 
-def rows_attention(config: ModelConfig, profile: GpuProfile, target: Target, kv_type: str) -> AttentionChoice:
+def rows_attention(config: ModelSpec, profile: GpuProfile, target: Target, kv_type: str) -> AttentionChoice:
     """How the rows of a model's steps attend."""
-    return choose_attention(
-        profile, target, heads=config.heads, kv_heads=config.kv_heads, head_dim=config.head_dim, kv_type=kv_type
-    )
+    s = config.layer
+    return choose_attention(profile, target, heads=s.heads, kv_heads=s.kv_heads, head_dim=s.head_dim, kv_type=kv_type)
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class StepBody:
         common = workspace if common is None else common
         tiles = model.attention.most_tiles(rows) if lone < rows else 0
         inputs = workspace.buffer("inputs of rows", (lines_of(rows, tiles), width(rows)), U32)
-        a = Activations.of(common, model.graph.config.layer, rows)
+        a = Activations.of(common, model.graph.spec.layer, rows)
         if tiles:
             a.attended.fill(0)  # nothing is written for rows that stay idle, and nobody should meet NaN there
         token, slot, position = (_line(inputs, name, rows) for name in ("token", "slot", "position"))
@@ -105,7 +104,7 @@ class StepHead:
     @classmethod
     def build(cls, model: StepModel, workspace: Workspace, body: StepBody, scored: int, *, gathered: bool) -> StepHead:
         """For `scored` rows of a body, in a workspace of their own."""
-        hidden, a = model.graph.config.hidden, body.activations
+        hidden, a = model.graph.spec.hidden, body.activations
         recorder, stream, operations = Recorder(workspace), a.hidden, list[Operation]()
         if gathered:
             stream = workspace.buffer("hidden of scored rows", lines(scored, hidden))

@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from executor.choice.choice import GpuProfile
-from executor.model.config import ModelConfig
 from executor.model.context import ContextLimit
 from executor.model.decode_profile import WARM_UP, require_unwatched
 from executor.model.decoder import Decoder
 from executor.model.engine import PAGE_LEN, Engine
+from executor.model.spec import ModelSpec
 from executor.model.step import Row
 
 STEPS: Final = {"cuda": 16, "emulator": 1}
@@ -27,10 +27,10 @@ Turn = Callable[[], float]
 """Runs some steps, and returns seconds of one by the clock of the device."""
 
 
-def context_for(config: ModelConfig, rows: Sequence[int]) -> int:
+def context_for(spec: ModelSpec, rows: Sequence[int]) -> int:
     """Room, in positions, that a model needs for steps of these numbers of rows, as far as it has any."""
     prompts = (-(-number // PAGE_LEN) * PAGE_LEN for number in rows if number > MOST_SEQUENCES)
-    return min(max(LEAST_CONTEXT, *prompts, 0), ContextLimit.of(config).tokens)
+    return min(max(LEAST_CONTEXT, *prompts, 0), ContextLimit.of(spec).tokens)
 
 
 def step_times(decoder: Decoder, rows: int, profiles: Sequence[GpuProfile], rounds: int) -> list[tuple[float, ...]]:

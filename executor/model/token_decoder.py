@@ -20,9 +20,9 @@ from executor.memory.kv_cache import KvCache
 from executor.memory.weights import TensorFile, Weights
 from executor.memory.workspace import Workspace
 from executor.model.computed_tokens import ComputedTokens
-from executor.model.config import ModelConfig
 from executor.model.prepared_model import PreparedModel
 from executor.model.sampling import Sampler
+from executor.model.spec import ModelSpec
 from executor.model.step import Allowed, Draw
 from executor.model.step_ahead import StepAhead
 from executor.model.token_draw import TokenDraw
@@ -40,9 +40,9 @@ class TokenDecoder(PreparedModel):
     """
 
     def __init__(
-        self, file: TensorFile, config: ModelConfig, weights: Weights, cache: KvCache, modules: Modules, profile: GpuProfile
+        self, file: TensorFile, spec: ModelSpec, weights: Weights, cache: KvCache, modules: Modules, profile: GpuProfile
     ) -> None:
-        super().__init__(file, config, weights, cache, modules, profile)
+        super().__init__(file, spec, weights, cache, modules, profile)
         self._token = TokenPosition(self.workspace)
         self._likeliest: tuple[int, object, int, bool] | None = None
         """As `_choice`: the token that the last step with a head left on the device."""
@@ -108,7 +108,7 @@ class TokenDecoder(PreparedModel):
         full, and where no step with a head has found the likeliest token. After an exception of any kind the sequence is as it
         was."""
         if token is not None:
-            token = checked_token("the token", token, self.config.vocab)
+            token = checked_token("the token", token, self.spec.vocab)
         plans = self.prepare()
         position, chosen = self.position, plans.launches.token
         if token is None and self._likeliest is not None and self._likeliest[0] == position:
@@ -221,7 +221,7 @@ class TokenDecoder(PreparedModel):
     def can_draw(self) -> bool:
         """Whether there are kernels for `drawing` and `choose`: a bundle has none, and no vocabulary of a model is too large
         for them."""
-        return self.modules.bundle is None and self.config.vocab <= MOST_TOKENS
+        return self.modules.bundle is None and self.spec.vocab <= MOST_TOKENS
 
     @contextmanager
     def drawing(self, sampler: Sampler) -> Iterator[None]:
@@ -262,7 +262,7 @@ class TokenDecoder(PreparedModel):
     def beside(self, profile: GpuProfile) -> Iterator[Self]:
         """In the block, another decoder of the same weights and the same memory of keys and values, with kernels, workspace and
         graphs of its own. Its steps change the sequence behind this one's back: put that aside first (KvCache.set_aside)."""
-        other = type(self)(self.file, self.config, self.weights, self.cache, self.modules, profile)
+        other = type(self)(self.file, self.spec, self.weights, self.cache, self.modules, profile)
         other.calibration = self.calibration
         other.flagged, other._searched = self.flagged, self._searched
         try:

@@ -22,7 +22,7 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
 from executor.memory.weights import TensorFile
 from executor.memory.workspace import Workspace
-from executor.model.config import ModelConfig
+from executor.model.spec import ModelSpec
 from executor.model.step_graph import ModelGraph
 from ptxgen.kernels.rope.table import rope_table
 from ptxgen.kernels.token.advance_position import AdvancePosition
@@ -66,7 +66,7 @@ class TokenLaunches:
         several operations at once; attention: how the token attends."""
         place = TokenPosition(workspace)
         position, length = place.position, place.length
-        a = Activations.of(workspace, model.config.layer)
+        a = Activations.of(workspace, model.spec.layer)
         split = PositionSplit(attention, workspace)
         token = workspace.buffer("token", (1,), U32)
         recorder, setting = Recorder(workspace, fused=fused), model.setting(workspace, fused=fused)
@@ -95,12 +95,14 @@ class TokenLaunches:
         return [self.embed, *self.layers, *self.head, self.argmax, self.advance]
 
 
-def token_attention(config: ModelConfig, profile: GpuProfile, target: Target) -> TokenAttentionChoice:
+def token_attention(config: ModelSpec, profile: GpuProfile, target: Target) -> TokenAttentionChoice:
     """How a model's one token attends."""
-    return choose_token_attention(profile, target, heads=config.heads, kv_heads=config.kv_heads, head_dim=config.head_dim)
+    s = config.layer
+    return choose_token_attention(profile, target, heads=s.heads, kv_heads=s.kv_heads, head_dim=s.head_dim)
 
 
-def rope_cosines(file: TensorFile, config: ModelConfig, context: int) -> NDArray[np.float32]:
+def rope_cosines(file: TensorFile, config: ModelSpec, context: int) -> NDArray[np.float32]:
     """f32[context, rope_dim / 2, 2]: cosine and sine of every position and frequency of the model."""
-    factors = file.data("rope_freqs.weight").view(np.float32) if config.rope_freqs else None
-    return rope_table(context, config.rope_dim, config.rope_base, factors)
+    rope = config.rope
+    factors = None if rope.factors is None else file.data(rope.factors).view(np.float32)
+    return rope_table(context, rope.dim, rope.base, factors)

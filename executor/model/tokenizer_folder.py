@@ -8,18 +8,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from executor.gguf.gguf_file import GgufFile
-from executor.model.config import ModelConfig
+from executor.model.model_file import architecture_of, read_spec
+from executor.model.spec import ModelSpec
 from executor.text.chat import render
 from executor.text.chat_templates import DEFAULT
 from executor.text.tokenizer import Tokenizer
 from executor.text.tokenizer_json import tokenizer_json
 from ptxgen.files import make_folder, replacing
-
-CLASSES: Final = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-"""By the architecture of a GGUF file."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +48,13 @@ def tokenizer_folder(path: Path) -> TokenizerFolder:
     """tokenizer.json, tokenizer_config.json, config.json and generation_config.json of the model `path`. ModelError for what is
     no model, has no vocabulary or a chat template that cannot be rendered, or whose vocabulary the format cannot hold."""
     with GgufFile.open(path) as file:
-        config = ModelConfig.from_gguf(file)
+        spec = read_spec(file)
         tokenizer = Tokenizer.from_gguf(file)
     document = tokenizer_json(tokenizer)
     files = {
         "tokenizer.json": document.text,
-        "tokenizer_config.json": _json(_tokenizer_config(tokenizer, config)),
-        "config.json": _json(_config(tokenizer, config)),
+        "tokenizer_config.json": _json(_tokenizer_config(tokenizer, spec)),
+        "config.json": _json(_config(tokenizer, spec)),
         "generation_config.json": _json(_ends(tokenizer) | {"eos_token_id": sorted(tokenizer.eos_ids)}),
     }
     chats = bool(tokenizer.chat_templates.named)
@@ -73,7 +71,7 @@ def _ends(tokenizer: Tokenizer) -> dict[str, Any]:
     return {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id}
 
 
-def _tokenizer_config(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any]:
+def _tokenizer_config(tokenizer: Tokenizer, spec: ModelSpec) -> dict[str, Any]:
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": tokenizer.bos_token or None,
@@ -81,7 +79,7 @@ def _tokenizer_config(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, An
         "add_bos_token": tokenizer.add_bos,
         "add_eos_token": tokenizer.add_eos,
         "clean_up_tokenization_spaces": False,
-        "model_max_length": config.context_length,
+        "model_max_length": spec.context_length,
         "chat_template": _templates(tokenizer),
     }
 
@@ -104,20 +102,21 @@ def _template(tokenizer: Tokenizer, template: str) -> str:
     return template if said.startswith(bos) else "{{ bos_token }}" + template
 
 
-def _config(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any]:
+def _config(tokenizer: Tokenizer, spec: ModelSpec) -> dict[str, Any]:
+    layer = spec.layer
     return {
-        "architectures": [CLASSES[config.architecture]],
-        "model_type": config.architecture,
-        "vocab_size": config.vocab,
-        "max_position_embeddings": config.context_length,
-        "hidden_size": config.hidden,
-        "intermediate_size": config.ff,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "rms_norm_eps": config.rms_eps,
-        "rope_theta": config.rope_base,
-        "tie_word_embeddings": config.tied,
+        "architectures": [architecture_of(spec).model_class],
+        "model_type": spec.architecture,
+        "vocab_size": spec.vocab,
+        "max_position_embeddings": spec.context_length,
+        "hidden_size": spec.hidden,
+        "intermediate_size": layer.ff,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": layer.heads,
+        "num_key_value_heads": layer.kv_heads,
+        "head_dim": layer.head_dim,
+        "rms_norm_eps": spec.norm.eps,
+        "rope_theta": spec.rope.base,
+        "tie_word_embeddings": spec.tied,
         **_ends(tokenizer),
     }

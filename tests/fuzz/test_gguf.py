@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 
 from executor.gguf.gguf_file import GgufFile
-from executor.model.config import ModelConfig, check_tensors
+from executor.model.model_file import check_tensors, read_spec
 from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import PtxGenError
 from tests.fuzz.cases import Cases
@@ -109,7 +109,7 @@ def read(path: Path) -> None:
         for name, tensor in file.tensors.items():
             if tensor.nbytes < 1 << 20:
                 file.data(name)
-        check_tensors(file, ModelConfig.from_gguf(file))
+        check_tensors(file, read_spec(file))
         Tokenizer.from_gguf(file)
 
 

@@ -27,7 +27,7 @@ from executor.device.dry_run import DryRunDevice
 from executor.device.gpu import GpuModel
 from executor.gguf.gguf_file import GgufFile
 from executor.launch.recorded import RecordedLaunch
-from executor.model.config import ModelConfig
+from executor.model.model_file import read_spec
 from executor.model.recorded_step import DryModel
 from tests.oracle.listing import listing
 from tests.paths import GOLDEN
@@ -69,7 +69,7 @@ class Subject:
             write_hollow(shape, path, self.model.rpartition("-")[2])
             device = DryRunDevice(GPUS[self.gpu], ranks=self.ranks)
             with GgufFile.open(path) as file:
-                model = DryModel(file, ModelConfig.from_gguf(file), CONTEXT, device, GpuProfile.for_device(device.as_device))
+                model = DryModel(file, read_spec(file), CONTEXT, device, GpuProfile.for_device(device.as_device))
                 return "".join(f"{line}\n" for title, launches in _steps(model) for line in (title, *listing(launches)))
 
 

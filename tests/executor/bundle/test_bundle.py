@@ -20,7 +20,7 @@ from executor.device.emulated import EmulatedDevice
 from executor.gguf.gguf_file import GgufFile
 from executor.launch.bundle import Bundle
 from executor.launch.modules import Modules
-from executor.model.config import ModelConfig
+from executor.model.model_file import read_spec
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
@@ -100,16 +100,16 @@ def test_a_bundle_has_no_stamped_forms_and_its_launches_are_timed_one_by_one(mod
 
 
 def test_layers_run_from_the_bundle_of_their_model_in_every_way(model: Path, bundle: Path) -> None:
-    config = ModelConfig.from_gguf(GgufFile.open(model))
+    spec = read_spec(GgufFile.open(model))
+    s = spec.layer
     rng = np.random.default_rng(1)
-    inputs = [rng.standard_normal(config.hidden).astype(np.float32) for _ in range(2)]
+    inputs = [rng.standard_normal(spec.hidden).astype(np.float32) for _ in range(2)]
     rows = {}
     for folder in (None, bundle):
         with CudaExecutor("emulator", bundle=folder) as opened:
             opened.load_weights(model)
-            geometry = (config.layers, config.heads, config.kv_heads, config.head_dim, CONTEXT)
-            opened.init_kv_cache(*geometry, rope_style=config.rope_style)
-            for way, made in FiveWays(opened, config.layers, config.hidden, config.ff, config.rms_eps).all(inputs).items():
+            opened.init_kv_cache(spec.layers, s.heads, s.kv_heads, s.head_dim, CONTEXT, rope_style=s.rope_style)
+            for way, made in FiveWays(opened, spec.layers, s.hidden, s.ff, s.rms_eps).all(inputs).items():
                 rows[way, folder] = made
     assert len(rows) == 10
     for (way, _), made in rows.items():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile
-from executor.model.config import ModelConfig, check_tensors
+from executor.model.model_file import check_tensors, read_spec
 from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import PtxGenError
 from tests.synthetic import Q, write_model
@@ -42,7 +42,7 @@ def load(path: Path) -> None:
     began = time.process_time()
     try:
         with GgufFile.open(path) as file:
-            check_tensors(file, ModelConfig.from_gguf(file))
+            check_tensors(file, read_spec(file))
             tokenizer = Tokenizer.from_gguf(file)
             if tokenizer.vocab_size and file.metadata["tokenizer.ggml.model"] != "none":
                 tokenizer.decode(tokenizer.encode("the <|im_end|> \u00e9 other"))
@@ -56,7 +56,7 @@ def test_the_undamaged_file_loads(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(good(kind))
     with GgufFile.open(path) as file:
-        check_tensors(file, ModelConfig.from_gguf(file))
+        check_tensors(file, read_spec(file))
         Tokenizer.from_gguf(file)
 
 

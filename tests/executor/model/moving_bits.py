@@ -37,7 +37,7 @@ def calm(profile: GpuProfile) -> GpuProfile:
 
 def ids(model: LanguageModel, count: int) -> list[int]:
     """Tokens by chance, the same each time."""
-    return [int(token) for token in np.random.default_rng(7).integers(model.config.vocab, size=count)]
+    return [int(token) for token in np.random.default_rng(7).integers(model.spec.vocab, size=count)]
 
 
 def logits(model: LanguageModel, times: int) -> Iterator[bytes]:

@@ -118,12 +118,12 @@ def test_a_model_and_a_scheduler_say_the_same_with_them(tmp_path: Path, device: 
                 ]
                 scheduler.run()
             assert [request.tokens for request in requests] == [alone, alone]
-        beyond = Sampler(logit_bias={model.config.vocab: 1.0})
-        with pytest.raises(ArgumentError, match=f"logit_bias names token {model.config.vocab}; the vocabulary has ids 0 to"):
+        beyond = Sampler(logit_bias={model.spec.vocab: 1.0})
+        with pytest.raises(ArgumentError, match=f"logit_bias names token {model.spec.vocab}; the vocabulary has ids 0 to"):
             model.stream([5], sampler=beyond)
         with (
             model.scheduler(slots=1, context=64) as scheduler,
-            pytest.raises(ArgumentError, match=f"logit_bias names token {model.config.vocab}"),
+            pytest.raises(ArgumentError, match=f"logit_bias names token {model.spec.vocab}"),
         ):
             scheduler.submit([5], max_tokens=1, sampler=beyond)
 

@@ -115,7 +115,7 @@ def test_after_it_the_likeliest_token_is_that_of_the_logits(model: LanguageModel
 
 def test_a_token_is_chosen_after_a_step_with_a_head_alone(model: LanguageModel) -> None:
     decoder = model.decoder
-    allowed = np.full(-(-model.config.vocab // 32), 0xFFFFFFFF, np.uint32)
+    allowed = np.full(-(-model.spec.vocab // 32), 0xFFFFFFFF, np.uint32)
     with decoder.choosing():
         decoder.step(5, head=False)
         with pytest.raises(ArgumentError, match="no step with a head has just left logits for position 1"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -12,16 +13,22 @@ import pytest
 
 from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile
-from executor.model.config import ModelConfig, check_tensors, expected_tensors
+from executor.model.kernel_limits import runnable_spec
+from executor.model.model_file import expected_tensors, read_spec
+from executor.model.spec import Attention, Block, Dense, ModelSpec, Norms, RopeSpec
 from tests.smollm2 import smollm2_path
 from tests.synthetic import FORMATS, Q, write_model
 
 
-def load(path: Path) -> ModelConfig:
-    file = GgufFile.open(path)
-    config = ModelConfig.from_gguf(file)
-    check_tensors(file, config)
-    return config
+def load(path: Path) -> ModelSpec:
+    with GgufFile.open(path) as file:
+        return runnable_spec(file)
+
+
+def with_metadata(file: GgufFile, changed: Mapping[str, object]) -> GgufFile:
+    """The file with other values of keys; None stands for a key that it lacks."""
+    metadata = {key: value for key, value in {**file.metadata, **changed}.items() if value is not None}
+    return cast(GgufFile, SimpleNamespace(path=file.path, tensors=file.tensors, metadata=metadata))
 
 
 def renamed(path: Path, old: str, new: str) -> Path:
@@ -34,12 +41,12 @@ def renamed(path: Path, old: str, new: str) -> Path:
 
 
 def test_smollm2() -> None:
-    config = load(smollm2_path())
-    assert (config.layers, config.hidden, config.ff, config.vocab) == (30, 576, 1536, 49152)
-    assert (config.heads, config.kv_heads, config.head_dim, config.layer.q_dim, config.layer.kv_dim) == (9, 3, 64, 576, 192)
-    assert config.rope_base == 100000.0
-    assert config.rms_eps == pytest.approx(1e-5)
-    assert (config.tied, config.qkv_bias, config.qk_norm, config.rope_freqs) == (True, False, False, False)
+    spec = load(smollm2_path())
+    assert (spec.layers, spec.hidden, spec.vocab, spec.tied) == (30, 576, 49152, True)
+    assert spec.norm.eps == pytest.approx(1e-5)
+    rope = RopeSpec("adjacent", 64, 100000.0)
+    assert set(spec.blocks) == {Block(Attention(9, 3, 64, rope), Dense(1536), Norms(spec.norm, spec.norm))}
+    assert (spec.layer.q_dim, spec.layer.kv_dim) == (576, 192)
 
 
 @pytest.mark.parametrize(
@@ -47,11 +54,12 @@ def test_smollm2() -> None:
     [("llama", "adjacent", False, False), ("qwen2", "neox", True, False), ("qwen3", "neox", False, True)],
 )
 def test_each_architecture_has_its_variants(arch: str, style: str, bias: bool, norm: bool, tmp_path: Path) -> None:
-    config = load(write_model(tmp_path / "m.gguf", arch, layers=1, tied=False, rope_freqs=True))
-    assert (config.rope_style, config.qkv_bias, config.qk_norm) == (style, bias, norm)
-    assert (config.tied, config.rope_freqs, config.rope_dim) == (False, True, 64)
-    assert ("blk.0.attn_q.bias" in expected_tensors(config)) is bias
-    assert ("blk.0.attn_k_norm.weight" in expected_tensors(config)) is norm
+    spec = load(write_model(tmp_path / "m.gguf", arch, layers=1, tied=False, rope_freqs=True))
+    (block,) = spec.blocks
+    assert (block.mixer.rope.style, block.mixer.bias, block.mixer.qk_norm) == (style, bias, spec.norm if norm else None)
+    assert (spec.tied, spec.rope.factors, spec.rope.dim) == (False, "rope_freqs.weight", 64)
+    assert ("blk.0.attn_q.bias" in expected_tensors(spec)) is bias
+    assert ("blk.0.attn_k_norm.weight" in expected_tensors(spec)) is norm
 
 
 @pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
@@ -63,8 +71,8 @@ def test_missing_optional_keys_have_llama_cpp_defaults(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", layers=1, kv_heads=8)
     for key in ("attention.head_count_kv", "rope.freq_base", "attention.key_length", "attention.value_length"):
         renamed(path, f"llama.{key}", f"other.{key}")
-    config = load(path)
-    assert (config.kv_heads, config.head_dim, config.rope_base) == (8, 64, 10000.0)
+    spec = load(path)
+    assert (spec.layer.kv_heads, spec.layer.head_dim, spec.rope.base) == (8, 64, 10000.0)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +89,7 @@ def test_missing_optional_keys_have_llama_cpp_defaults(tmp_path: Path) -> None:
         ({"llama.rope.freq_base": float("inf")}, "freq_base is inf"),
         ({"llama.attention.head_count_kv": 3}, "8, which 3 key-value heads do not divide"),
         ({"llama.attention.key_length": 63, "llama.attention.value_length": 63}, "key_length is 63; rotary embedding needs"),
-        ({"llama.attention.value_length": 32}, "keys of 64 and values of 32"),
+        ({"llama.attention.value_length": 32}, "value_length is 32, and heads of keys have 64 values; they must be equal"),
         ({"llama.rope.dimension_count": 32}, "dimension_count is 32; only the whole head of 64"),
         ({"llama.rope.scaling.type": "yarn"}, "rope.scaling.type is 'yarn', which is not supported"),
         ({"llama.rope.scaling.factor": 4.0}, r"rope.scaling.factor is 4\.0, which is not supported"),
@@ -115,27 +123,24 @@ def test_an_array_with_the_same_number_for_every_layer_is_that_number(tmp_path: 
     assert load(write_model(tmp_path / "a.gguf", layers=3, metadata=arrays)) == whole
 
 
-SCALING = sorted(
-    key.removeprefix("{arch}.rope.scaling.")
-    for key in vars(gguf.Keys.Rope).values()
-    if isinstance(key, str) and ".rope.scaling." in key and not key.endswith(".type")
-)
+SCALING = {key.removeprefix("{arch}.") for key in vars(gguf.Keys.Rope).values() if ".rope.scaling." in str(key)}
+READ = {"rope.scaling.factor", "rope.scale_linear", "rope.scaling.attn_factor"}
+"""The others are of use only with a type of scaling that is refused, or to other architectures."""
 
 
-def test_a_key_of_a_scaled_rope_that_no_type_uses_is_an_error(tmp_path: Path) -> None:
+def test_a_key_of_a_scaled_rope_is_an_error_if_the_architecture_reads_it(tmp_path: Path) -> None:
     file = GgufFile.open(write_model(tmp_path / "m.gguf", layers=1, hidden=64, heads=2, ff=64))
-    assert {"yarn_ext_factor", "yarn_attn_factor", "original_context_length", "finetuned", "factor"} <= set(SCALING)
-    for key in [*SCALING, "of_tomorrow"]:
-        value = key == "finetuned" or (2048 if key == "original_context_length" else 0.75)
+    plain = read_spec(file)
+    for key in sorted(SCALING - {"rope.scaling.type"} | READ):
+        value = key.endswith("finetuned") or (2048 if key.endswith("original_context_length") else 0.75)
         for kind in (None, "linear", "none"):
-            scaling = {f"llama.rope.scaling.{key}": value} | ({} if kind is None else {"llama.rope.scaling.type": kind})
-            scaled = SimpleNamespace(path=file.path, tensors=file.tensors, metadata={**file.metadata, **scaling})
-            if kind == "none" and key not in ("attn_factor", "yarn_attn_factor"):
-                ModelConfig.from_gguf(cast(GgufFile, scaled))  # switched off
+            scaling = {f"llama.{key}": value} | ({} if kind is None else {"llama.rope.scaling.type": kind})
+            scaled = with_metadata(file, scaling)
+            if key not in READ or (kind == "none" and key != "rope.scaling.attn_factor"):
+                assert read_spec(scaled) == plain
                 continue
-            said = rf"{file.path}: llama\.rope\.scaling\.{key} is {value}, which is not supported.*; supported: "
-            with pytest.raises(ModelError, match=said):
-                ModelConfig.from_gguf(cast(GgufFile, scaled))
+            with pytest.raises(ModelError, match=rf"{file.path}: llama\.{key} is {value}, which is not supported; supported: "):
+                read_spec(scaled)
 
 
 def test_a_long_array_where_a_word_should_be_is_told_of_in_one_short_line(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from executor.base.errors import ModelError, OutOfMemory
 from executor.device.emulated import EmulatedDevice
 from executor.device.protocol import MemoryUse
 from executor.gguf.gguf_file import GgufFile
-from executor.model.config import ModelConfig
 from executor.model.context import ContextLimit, chosen_context, longest_that_fits
 from executor.model.generation import LanguageModel
-from executor.model.kernel_limits import KEYS, named_by_key, require_kernels
+from executor.model.kernel_limits import named_by_key, require_kernels
+from executor.model.model_file import KEYS, read_spec
+from executor.model.spec import ModelSpec
 from ptxgen.errors import ArgumentError, ShapeError
 from ptxgen.kernels.attention.attention_type import LONGEST
 from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW
@@ -43,20 +44,26 @@ def file(tmp_path: Path) -> GgufFile:
     return GgufFile.open(write_model(tmp_path / "m.gguf", **SMALL))
 
 
-def with_size(config: ModelConfig, size: str, value: int) -> ModelConfig:
-    changed: dict[str, Any] = {size: value}
-    return replace(config, **changed)
+def with_size(spec: ModelSpec, size: str, value: int) -> ModelSpec:
+    """With another size, in every block that has it."""
+
+    def changed(record: Any) -> Any:
+        return replace(record, **{size: value}) if hasattr(record, size) else record
+
+    blocks = (replace(block, mixer=changed(block.mixer), ffn=changed(block.ffn)) for block in spec.blocks)
+    changed_spec: ModelSpec = changed(replace(spec, blocks=tuple(blocks)))
+    return changed_spec
 
 
 def test_every_size_has_a_key(file: GgufFile) -> None:
-    config = ModelConfig.from_gguf(file)
+    spec = read_spec(file)
     for odd, (key, size) in enumerate(KEYS.items(), 1_000_003):
         named = "the number of tokens in tokenizer.ggml.tokens" if size == "vocab" else f"llama.{key}"
         for field in (size, "n"):
-            with pytest.raises(ModelError) as caught, named_by_key(with_size(config, size, odd), file.metadata, file.path):
+            with pytest.raises(ModelError) as caught, named_by_key(with_size(spec, size, odd), file.metadata, file.path):
                 raise ShapeError("a_kernel", field, odd, "a multiple of 7")
             assert str(caught.value) == f"{file.path}: {named} is {odd}; a_kernel takes a multiple of 7"
-    with pytest.raises(ShapeError, match="warps must be 8"), named_by_key(config, file.metadata, file.path):
+    with pytest.raises(ShapeError, match="warps must be 8"), named_by_key(spec, file.metadata, file.path):
         raise ShapeError("a_kernel", "warps", 3, "8")
 
 
@@ -74,19 +81,19 @@ def test_every_size_has_a_key(file: GgufFile) -> None:
 )
 def test_kernels_are_asked_for_every_size(file: GgufFile, size: str, value: int, said: str) -> None:
     with pytest.raises(ModelError) as caught:
-        require_kernels(with_size(ModelConfig.from_gguf(file), size, value), file.metadata, file.path)
+        require_kernels(with_size(read_spec(file), size, value), file.metadata, file.path)
     assert str(caught.value).startswith(f"{file.path}: {said}")
 
 
 def test_a_head_that_follows_from_two_keys_is_named_by_both(file: GgufFile) -> None:
-    config = replace(ModelConfig.from_gguf(file), head_dim=48)
+    spec = with_size(read_spec(file), "head_dim", 48)
     keys = {key: value for key, value in file.metadata.items() if not key.endswith("key_length")}
     with pytest.raises(ModelError, match=r"llama.embedding_length / llama.attention.head_count is 48; "):
-        require_kernels(config, keys, file.path)
+        require_kernels(spec, keys, file.path)
 
 
 def test_the_context_is_the_least_of_what_file_and_kernels_allow(file: GgufFile) -> None:
-    small = ModelConfig.from_gguf(file)
+    small = read_spec(file)
     large = replace(small, context_length=2 * LONGEST)
     assert (ContextLimit.of(small).tokens, ContextLimit.of(large).tokens) == (512, LONGEST)
     assert [chosen_context(large, asked) for asked in (None, 1, LONGEST)] == [4096, 1, LONGEST]

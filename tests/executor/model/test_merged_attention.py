@@ -27,10 +27,10 @@ from executor.memory.kv_cache import KvCache
 from executor.memory.paged_cache import as_pages
 from executor.memory.weights import load_weights
 from executor.memory.workspace import Workspace
-from executor.model.config import ModelConfig, expected_tensors
 from executor.model.decoder import Decoder
 from executor.model.engine import Engine
 from executor.model.generation import LanguageModel
+from executor.model.model_file import expected_tensors, read_spec
 from executor.model.step import Row
 from executor.model.step_graph import ModelGraph
 from executor.model.step_launches import StepBody, StepModel, rows_attention
@@ -137,14 +137,14 @@ def test_rows_are_packed_in_halves_by_the_launch_that_attends(
     entry = TuningEntry("accurate", "q4k", 256, 256, "half_mma_q4k_gemm", {"parts": 2, "split": 1}, 1e-6, error=1e-7, rows=2)
     profile = GpuProfile(tables=(TuningTable("a table", GpuModel.of(device), (entry,)),), merged_attention=merged)
     with GgufFile.open(path) as file:
-        config, memory = ModelConfig.from_gguf(file), DryRunMemory()
-        weights = load_weights(memory, file, list(expected_tensors(config)))
-        cache = KvCache(memory, 1, kv_heads, config.head_dim, 64)
+        spec, memory = read_spec(file), DryRunMemory()
+        weights = load_weights(memory, file, list(expected_tensors(spec)))
+        cache = KvCache(memory, 1, kv_heads, spec.layer.head_dim, 64)
         page, table = (
             GpuBuffer.from_numpy(memory, np.zeros(shape, kind)) for shape, kind in (((1, 1), "u4"), ((64, 32, 2), "f4"))
         )
-        attention = rows_attention(config, profile, device.target, "f32")
-        model = StepModel(ModelGraph(config, weights, profile), as_pages(cache, page), table, attention)
+        attention = rows_attention(spec, profile, device.target, "f32")
+        model = StepModel(ModelGraph(spec, weights, profile), as_pages(cache, page), table, attention)
         calls = StepBody.build(model, Workspace(memory), rows=2, lone=2).calls
     first = next(at for at, call in enumerate(calls) if call.place.operation.startswith("attention"))
     assert [call.kernel.name for call in calls[first : first + len(kernels)]] == kernels

@@ -24,9 +24,9 @@ from executor.layers.calls import Recorder
 from executor.layers.graph.gathers import DeferredNorm, GatherParts
 from executor.layers.graph.values import StepValue
 from executor.memory.workspace import Workspace
-from executor.model.config import ModelConfig
 from executor.model.generation import LanguageModel
 from executor.model.memory_needed import memory_needed
+from executor.model.model_file import read_spec
 from ptxgen.target import Target
 from tests.executor.model.mixture import RECORDED, digest, mixed_logits
 from tests.executor.model.variants import TOKENS, VARIANTS, Variant
@@ -129,7 +129,7 @@ def test_from_some_bytes_on_nccl_gathers_and_below_kernels_of_ours(monkeypatch: 
     path, names = variant.write(tmp_path), set[str]()
     for devices, copying in shared(monkeypatch, 8192):
         with LanguageModel.load(path, devices, profile=NORMS) as model:
-            assert 4 * max(model.config.hidden, model.config.ff, model.config.vocab) < 8192 <= 4 * 5 * model.config.hidden
+            assert 4 * max(model.spec.hidden, model.spec.layer.ff, model.spec.vocab) < 8192 <= 4 * 5 * model.spec.hidden
             model.decoder.launcher.observers.append(lambda record: names.add(record.kernel.name))
             model.decoder.step(TOKENS[0])
         assert {"all_gather", "gather_digits"} <= names
@@ -140,10 +140,9 @@ def test_from_some_bytes_on_nccl_gathers_and_below_kernels_of_ours(monkeypatch: 
 
 def test_a_dry_run_knows_where_slices_of_prompts_go(tmp_path: Path) -> None:
     with GgufFile.open(SHARED[0].write(tmp_path)) as file:
-        config = ModelConfig.from_gguf(file)
+        spec = read_spec(file)
         ours, nccls = (
-            memory_needed(file, config, 64, Target(90), GpuProfile(), ranks=2, gathers=gathers)
-            for gathers in (PEERS, Gathers(0))
+            memory_needed(file, spec, 64, Target(90), GpuProfile(), ranks=2, gathers=gathers) for gathers in (PEERS, Gathers(0))
         )
     assert nccls.prompts > ours.prompts
     assert (nccls.weights, nccls.cache) == (ours.weights, ours.cache)

@@ -83,9 +83,7 @@ def test_the_memory_that_prompts_take_is_known_before(model: LanguageModel, path
         decoder.feed(PROMPT[:count])
     taken = device.memory().allocated - before
     with GgufFile.open(path) as file:
-        needed = {
-            chunk: memory_needed(file, decoder.config, 64, device.target, GpuProfile(), chunk=chunk) for chunk in (32, 512)
-        }
+        needed = {chunk: memory_needed(file, decoder.spec, 64, device.target, GpuProfile(), chunk=chunk) for chunk in (32, 512)}
     assert 0 <= taken - needed[32].prompts < 256 * 64  # alignment
     assert needed[512].prompts > needed[32].prompts  # with a step of 64 rows
 

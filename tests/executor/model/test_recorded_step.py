@@ -18,8 +18,8 @@ from executor.gguf.gguf_file import GgufFile
 from executor.launch import modules
 from executor.launch.launch import LaunchRecord
 from executor.launch.recorded import RecordedLaunch, folded, launches_of
-from executor.model.config import ModelConfig
 from executor.model.generation import LanguageModel
+from executor.model.model_file import read_spec
 from executor.model.recorded_step import DryModel
 from executor.model.step import Row
 from ptxgen.errors import ArgumentError
@@ -102,7 +102,7 @@ def test_every_kind_of_step_is_recorded_as_it_is_launched(path: Path, gpu: GpuMo
             assert engine.steps.replayed is not None
             sequences = launches_of(engine.steps.replayed)
     with GgufFile.open(path) as file:
-        recorded = DryModel(file, ModelConfig.from_gguf(file), CONTEXT, dry, profile)
+        recorded = DryModel(file, read_spec(file), CONTEXT, dry, profile)
     assert facts_of(recorded.token()) == facts_of(token)
     assert facts_of(recorded.prompt(33)) == facts_of(prompt)
     assert facts_of(recorded.sequences(8)) == facts_of(sequences)
@@ -113,7 +113,7 @@ def test_a_prompt_that_is_read_token_by_token_launches_a_token_without_head(tmp_
     path = write_model(tmp_path / "m.gguf", types=Q.Q8_0, layers=1, hidden=64, heads=2, ff=64, context=16)
     dry = DryRunDevice(UNMEASURED)
     with GgufFile.open(path) as file:
-        model = DryModel(file, ModelConfig.from_gguf(file), 16, dry, GpuProfile.for_device(dry.as_device))
+        model = DryModel(file, read_spec(file), 16, dry, GpuProfile.for_device(dry.as_device))
         assert facts_of(model.prompt(16)) == facts_of(model.token(head=False))
         assert [launch.place.operation for launch in model.token(head=False)][-1] == "advance"
         with pytest.raises(ArgumentError, match="the context is 16 tokens; for several sequences at least 32"):
@@ -123,7 +123,7 @@ def test_a_prompt_that_is_read_token_by_token_launches_a_token_without_head(tmp_
 def test_layers_that_launch_the_same_are_one(path: Path, gpu: GpuModel) -> None:
     with GgufFile.open(path) as file:
         dry = DryRunDevice(gpu)
-        model = DryModel(file, ModelConfig.from_gguf(file), CONTEXT, dry, GpuProfile.for_device(dry.as_device))
+        model = DryModel(file, read_spec(file), CONTEXT, dry, GpuProfile.for_device(dry.as_device))
         launches = model.token()
     groups = folded(launches)
     assert [group.numbers for group in groups] == ["-", *(["0-2"] if gpu is UNMEASURED else ["0", "1", "2"]), "-"]

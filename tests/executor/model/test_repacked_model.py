@@ -90,7 +90,7 @@ def test_matrices_of_rows_that_are_no_whole_blocks_stay_as_they_are_in_the_file(
         assert {name for name, made in formats.items() if made == "Q8_0_ALIGNED"} == {DOWN}
         assert formats[TABLE] == formats["blk.0.attn_q.weight"] == "Q8_0"
         assert_alike(model.logits(TOKENS), native.logits(TOKENS))
-        needed = memory_needed(GgufFile.open(path), model.config, CONTEXT, device.target, REPACK)
+        needed = memory_needed(GgufFile.open(path), model.spec, CONTEXT, device.target, REPACK)
         assert needed.weights == model.decoder.weights.nbytes
     with GgufFile.open(path) as file:
         made = {(row.matrix.format.name, row.matrix.k) for row in explain(file, REPACK)}
@@ -122,9 +122,9 @@ def test_a_weight_that_replaces_a_repacked_one_may_be_as_it_is_in_files(
 
 def test_memory_needed_counts_the_blocks_that_are_made(path: Path, format: RepackedFormat, device: Device) -> None:
     with load(path, device, REPACK) as model:
-        weights, config = model.decoder.weights.nbytes, model.config
+        weights, spec = model.decoder.weights.nbytes, model.spec
     with GgufFile.open(path) as file:
-        native, needed = (memory_needed(file, config, CONTEXT, device.target, one) for one in (GpuProfile(), REPACK))
+        native, needed = (memory_needed(file, spec, CONTEXT, device.target, one) for one in (GpuProfile(), REPACK))
     assert needed.weights == weights
     assert (weights > native.weights) == (format.block_bytes > format.native_bytes)
     assert (native.loading, needed.total) == (0, weights + max(needed.loading, needed.cache + needed.activations))

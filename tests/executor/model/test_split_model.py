@@ -20,9 +20,9 @@ from executor.device.several import SeveralDevices
 from executor.gguf.gguf_file import GgufFile
 from executor.layers.projection import of_rank
 from executor.memory.buffers import GpuBuffer
-from executor.model.config import ModelConfig
 from executor.model.decoder import Decoder
 from executor.model.memory_needed import memory_needed
+from executor.model.model_file import read_spec
 from executor.model.step import Row
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import find
@@ -155,8 +155,8 @@ def test_each_device_has_its_share_of_the_model(path: Path) -> None:
 
 def test_what_is_needed_is_what_each_takes(path: Path) -> None:
     with GgufFile.open(path) as file, loaded(path, 2) as (device, decoder):
-        config = ModelConfig.from_gguf(file)
-        needed = memory_needed(file, config, CONTEXT, device.target, GpuProfile(), ranks=2)
+        spec = read_spec(file)
+        needed = memory_needed(file, spec, CONTEXT, device.target, GpuProfile(), ranks=2)
         assert needed.weights == decoder.weights.nbytes
         assert needed.cache == decoder.cache.nbytes
         assert needed.total <= device.memory().allocated < 1.2 * needed.total

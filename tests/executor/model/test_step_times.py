@@ -86,5 +86,5 @@ def test_what_is_faster_for_its_place_in_memory_is_no_gain(model: LanguageModel,
 
 
 def test_there_is_room_for_prompts_and_for_sequences_as_far_as_the_model_has_it(model: LanguageModel) -> None:
-    config = replace(model.config, context_length=1024)
-    assert [context_for(config, rows) for rows in ([1], [1, 64], [65], [1, 512], [4096])] == [64, 64, 96, 512, 1024]
+    spec = replace(model.spec, context_length=1024)
+    assert [context_for(spec, rows) for rows in ([1], [1, 64], [65], [1, 512], [4096])] == [64, 64, 96, 512, 1024]

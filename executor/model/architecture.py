@@ -1,0 +1,35 @@
+"""What an architecture says of itself. Those that there are: executor/model/architectures, a file each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from executor.gguf.directory import Value
+from executor.model.metadata import Metadata
+from executor.model.spec import ModelSpec
+
+Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
+"""By tensor, its shape, rows first."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """name: `general.architecture` of its files; model_class: its class in Hugging Face's transformers.
+
+    build: the spec of a file, from the keys and the optional tensors that the architecture reads; a wrong one is a ModelError
+    with its name. tensors: those that a model of this spec needs, so an optional one only if the spec has it. computed: the
+    values with which a model is computed, of keys that the architecture reads besides; another value is a ModelError. Keys
+    that are neither in `computed` nor read by `build` are ignored: files carry keys of other architectures."""
+
+    name: str
+    model_class: str
+    build: Callable[[Metadata], ModelSpec]
+    tensors: Callable[[ModelSpec], Shapes]
+    computed: Mapping[str, Sequence[Value]]
+
+    def read(self, metadata: Metadata) -> ModelSpec:
+        """The spec of a file of this architecture. ModelError for metadata that are wrong or not computed."""
+        metadata.only(self.computed)
+        return self.build(metadata)

@@ -1,0 +1,132 @@
+"""Typed access to the metadata of a GGUF file for the architecture that it names: every failure names the key. Which keys are
+read is up to the architecture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final, NoReturn
+
+import numpy as np
+
+from executor.base.errors import ModelError, quoted
+from executor.gguf.directory import Value
+from executor.gguf.gguf_file import GgufFile
+
+MAX_DIMENSION: Final = 1 << 24  # values; the widest released model has under 2^15, the largest vocabulary under 2^19
+MAX_CONTEXT: Final = 1 << 31  # tokens: positions are signed 32-bit
+
+
+class Metadata:
+    """The keys of a file that begin with the name of its architecture, and which tensors it has."""
+
+    def __init__(self, file: GgufFile, architecture: str) -> None:
+        self.architecture = architecture
+        self._file = file
+
+    def fail(self, message: str) -> NoReturn:
+        """ModelError about this file."""
+        raise ModelError(message, self._file.path)
+
+    def name(self, key: str) -> str:
+        """The key as the file has it."""
+        return f"{self.architecture}.{key}"
+
+    def get(self, key: str) -> Value | None:
+        """Its value, if it is there."""
+        return self._file.metadata.get(self.name(key))
+
+    def has(self, tensor: str) -> bool:
+        """Whether the file has this tensor."""
+        return tensor in self._file.tensors
+
+    def required(self, key: str) -> Value:
+        """Its value."""
+        value = self.get(key)
+        if value is None:
+            self.fail(f"metadata key {self.name(key)} is missing")
+        return value
+
+    def integer(self, key: str, default: int | None = None, most: int = MAX_DIMENSION) -> int:
+        """A whole number, 1 to `most`."""
+        value = self.required(key) if default is None else self.get(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            self.fail(f"{self.name(key)} is {quoted(value)}; allowed: one whole number, 1 to {most}")
+        return value
+
+    def per_layer(self, key: str, layers: int, default: Sequence[int] | None = None) -> Sequence[int]:
+        """For each layer its whole number: the key has one for all, or an array with one for each."""
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, list | np.ndarray):
+            return (self.integer(key),) * layers
+        numbers: list[Value] = list(value) if isinstance(value, list) else value.tolist()
+        if len(numbers) != layers:
+            self.fail(
+                f"{self.name(key)} is an array of {len(numbers)}; allowed: one whole number, or one for each of the {layers} "
+                "layers"
+            )
+        found: list[int] = []
+        for layer, number in enumerate(numbers):
+            if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_DIMENSION:
+                allowed = f"allowed: a whole number, 1 to {MAX_DIMENSION}"
+                self.fail(f"{self.name(key)} is {quoted(number)} for layer {layer}; {allowed}")
+            found.append(number)
+        return found
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        """A number above 0."""
+        value = self.required(key) if default is None else self.get(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            self.fail(f"{self.name(key)} is {quoted(value)}; allowed: a positive finite number")
+        return float(value)
+
+    def epsilon(self, key: str) -> float:
+        """A number between 0 and 1."""
+        eps = self.positive(key)
+        if eps >= 1:
+            self.fail(f"{self.name(key)} is {eps}; allowed: above 0, below 1")
+        return eps
+
+    def only(self, allowed: Mapping[str, Sequence[Value]]) -> None:
+        """By key, the values with which a model is computed: another one is refused. A key that is not there is fine."""
+        for key, values in allowed.items():
+            value = self.get(key)
+            if value is not None and not any(_equal(value, one) for one in values):
+                said = " or ".join(map(str, values))
+                self.fail(f"{self.name(key)} is {quoted(value)}, which is not supported; supported: {said}")
+
+    def layers(self) -> int:
+        """How many blocks the file says it has. Bounded by its tensors, so that a list of all is short."""
+        layers, tensors = self.integer("block_count"), len(self._file.tensors)
+        if layers > tensors:
+            self.fail(f"{self.name('block_count')} is {layers}, and the {tensors} tensors cannot make so many layers")
+        return layers
+
+    def vocab(self) -> int:
+        """As llama.cpp: the tokens count, and the key where the file has no tokens."""
+        tokens = self._file.metadata.get("tokenizer.ggml.tokens")
+        if tokens is None:
+            return self.integer("vocab_size")
+        if not isinstance(tokens, list) or not 1 <= len(tokens) <= MAX_DIMENSION:
+            self.fail("tokenizer.ggml.tokens holds no tokens")
+        return len(tokens)
+
+    def pooling_type(self) -> int:
+        """Any number: only `embed` needs to know it."""
+        value = self.get("pooling_type")
+        if isinstance(value, bool) or not isinstance(value, int | None):
+            self.fail(f"{self.name('pooling_type')} is {quoted(value)}; allowed: one whole number")
+        return value or 0
+
+
+def _equal(value: Value, allowed: Value) -> bool:
+    """Equal, and of one kind: True is not 1."""
+    if isinstance(value, str):
+        return value == allowed
+    return isinstance(value, (bool, int, float)) and isinstance(value, bool) == isinstance(allowed, bool) and value == allowed
