@@ -20,8 +20,8 @@ from executor.layers.projection import Projection
 from executor.layers.shape import LayerShape
 
 
-class Attention(Protocol):
-    """Attention over the keys and values of one layer, wherever they are."""
+class AttentionLayout(Protocol):
+    """AttentionLayout over the keys and values of one layer, wherever they are."""
 
     def __call__(
         self, b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: Activations, out: StepValue, form: Form | None, /
@@ -47,7 +47,7 @@ class Stream:
 def transformer_layer(
     s: LayerShape,
     w: ValidatedLayerWeights,
-    attention: Attention,
+    attention: AttentionLayout,
     a: Activations,
     stream: Stream,
     number: int | None = None,
@@ -71,7 +71,7 @@ def transformer_layer(
 
 
 def transformer_layers(
-    s: LayerShape, layers: Sequence[ValidatedLayerWeights], attention: Callable[[int], Attention], a: Activations
+    s: LayerShape, layers: Sequence[ValidatedLayerWeights], attention: Callable[[int], AttentionLayout], a: Activations
 ) -> tuple[list[Operation], Stream]:
     """The tokens of `a` through all layers; attention: that of the layer of a number."""
     stream = Stream.given(a)
@@ -92,7 +92,7 @@ def attention_inputs(
     products: tuple[StepValue, StepValue, StepValue],
     number: int | None = None,
 ) -> Iterator[Operation]:
-    """Queries, keys and values become the products of the norm of x, which stays as it is. What comes next is Attention's."""
+    """Queries, keys and values become the products of the norm of x, which stays as it is. What comes next is AttentionLayout's."""
     normed = StepValue.of(a.normed, a.rows)
     yield Norm(name="attn_norm", layer=number, x=x, y=normed, gamma=w.attn_norm, eps=s.rms_eps)
     for role, matrix, y in zip(("attn_q", "attn_k", "attn_v"), (w.attn_q, w.attn_k, w.attn_v), products, strict=True):
@@ -116,6 +116,12 @@ def _add_to_stream(
 
 
 def _attend(
-    attention: Attention, s: LayerShape, w: ValidatedLayerWeights, a: Activations, b: Binding, out: StepValue, form: Form | None
+    attention: AttentionLayout,
+    s: LayerShape,
+    w: ValidatedLayerWeights,
+    a: Activations,
+    b: Binding,
+    out: StepValue,
+    form: Form | None,
 ) -> None:
     attention(b, s, w, a, out, form)

@@ -17,7 +17,7 @@ from executor.layers.graph.products import project
 from executor.layers.graph.values import StepValue, lines
 from executor.layers.indexed import build_indexed_weights
 from executor.layers.projection import bind, bind_rows
-from executor.layers.transformer import Attention, Stream, transformer_layers
+from executor.layers.transformer import AttentionLayout, Stream, transformer_layers
 from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import Weights
 from executor.memory.workspace import Workspace
@@ -48,7 +48,7 @@ class ModelGraph:
         arguments = {"y": y, "table": table.buffer, "token": token}
         return PlainLaunch(name="embed", kernel=kernel, of_tokens=tokens, arguments=arguments)
 
-    def layers(self, a: Activations, attention: Callable[[int], Attention]) -> tuple[list[Operation], Stream]:
+    def layers(self, a: Activations, attention: Callable[[int], AttentionLayout]) -> tuple[list[Operation], Stream]:
         """The tokens of `a` through all layers, and the stream after them; attention: that of the layer of a number."""
         shape, layers = self.spec.layer, self.spec.layers
         weights = build_indexed_weights(self.weights, layers, shape, self.profile, flagged=self.flagged, rows=a.rows)
