@@ -80,8 +80,8 @@ class TokenAttention:
     def __call__(
         self, b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: Activations, out: StepValue, form: Form | None, /
     ) -> None:
-        """As AttentionLayout of transformer.py; of the length, the token itself is the last. Where one launch does it all, a.q, a.k
-        and a.v stay as they are: nobody reads them after it."""
+        """See AttentionLayout; of the length, the token itself is the last. Where one launch does it all, a.q, a.k and a.v stay
+        as they are: nothing reads them after it."""
         if b.fused and (style := self.split.style(s, w)) is not None:
             self._attend_at_once(b, s, w, a, style, out, form)
             return

@@ -60,8 +60,8 @@ class RowsAttention:
     def __call__(
         self, b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: Activations, out: StepValue, form: Form | None, /
     ) -> None:
-        """As AttentionLayout of transformer.py. A row sees what the other rows of its slot write in the same step, up to its own
-        position. Of rows that are idle nothing is promised where there are tiles."""
+        """See AttentionLayout. A row sees what the other rows of its slot write in the same step, up to its own position. Of
+        rows that are idle nothing is promised where there are tiles."""
         self._rotate_and_append(b, s, w, a)
         lone, tiles = self.places.lone, self.places.tiles
         if lone is not None:

@@ -21,7 +21,7 @@ from executor.layers.shape import LayerShape
 
 
 class AttentionLayout(Protocol):
-    """AttentionLayout over the keys and values of one layer, wherever they are."""
+    """Attention over the keys and values of one layer, in some layout of a cache."""
 
     def __call__(
         self, b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: Activations, out: StepValue, form: Form | None, /
@@ -92,7 +92,7 @@ def attention_inputs(
     products: tuple[StepValue, StepValue, StepValue],
     number: int | None = None,
 ) -> Iterator[Operation]:
-    """Queries, keys and values become the products of the norm of x, which stays as it is. What comes next is AttentionLayout's."""
+    """Queries, keys and values become the products of the norm of x, which stays as it is. AttentionLayout does the rest."""
     normed = StepValue.of(a.normed, a.rows)
     yield Norm(name="attn_norm", layer=number, x=x, y=normed, gamma=w.attn_norm, eps=s.rms_eps)
     for role, matrix, y in zip(("attn_q", "attn_k", "attn_v"), (w.attn_q, w.attn_k, w.attn_v), products, strict=True):
