@@ -17,13 +17,17 @@ from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import LayerCache
 from executor.memory.workspace import Workspace
+from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
 from ptxgen.kernels.activation.elementwise import ResidualAdd
 from ptxgen.kernels.attention.attention_digits import IncrementalAttentionDigits
+from ptxgen.kernels.attention.f16_split import F16Split
 from ptxgen.kernels.attention.grouped_attention import GroupedAttention, GroupedAttentionDigits
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
+from ptxgen.kernels.attention.int8_planes import Int8Planes
 from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
 from ptxgen.kernels.attention.norm_rope_scatter import NormRopeScatter
+from ptxgen.kernels.attention.output import Output
 from ptxgen.kernels.attention.rope_scatter import RopeScatter
 from ptxgen.kernels.attention.rotating_attention import RotatingAttention, RotatingAttentionDigits
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
@@ -134,6 +138,13 @@ class TokenAttention:
         for role, x in (("q", a.q), ("k", a.k)):
             launch(f"rope_{role}", Rope(neox, True, x.shape[0], s.head_dim, cache.max_len, s.rope_dim), x=x, **places)
         append(launch, cache, k=a.k, v=a.v, position=self.position)
+
+
+def output_of(form: Form | None) -> Output:
+    """What attention writes for an output projection that reads this form."""
+    if isinstance(form, HalfForm):
+        return F16Split(form.parts, form.lane_run)
+    return Output() if form is None else Int8Planes(form)
 
 
 def biases(w: ValidatedLayerWeights) -> dict[str, GpuBuffer]:

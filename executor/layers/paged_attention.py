@@ -4,12 +4,12 @@ pages they see, is in device buffers, so that the same launches serve every mixt
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from executor.choice.attention import AttentionChoice
 from executor.layers.activations import Activations
-from executor.layers.attention import add_biases, biases, biases_at_once, normalise_heads
+from executor.layers.attention import add_biases, biases, biases_at_once, normalise_heads, output_of
 from executor.layers.calls import LaunchQueue
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.packed import Form
@@ -19,13 +19,13 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import PagedShape
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import HalfForm
+from ptxgen.kernels.attention.f16_split import HEAD_DIMS
 from ptxgen.kernels.attention.flash_attention import FlashAttention
 from ptxgen.kernels.attention.paged_attention import PagedAttention
-from ptxgen.kernels.attention.paged_attention_merged import HANDED, PagedAttentionMerged, PagedAttentionMergedDigits
-from ptxgen.kernels.attention.paged_attention_merged_halves import PagedAttentionMergedHalves, windows_of_a_block
-from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce, PagedAttentionReduceDigits
-from ptxgen.kernels.attention.paged_attention_reduce_halves import HEAD_DIMS, PagedAttentionReduceHalves
+from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
+from ptxgen.kernels.attention.paged_last_block import PagedAttentionLastBlock
 from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
+from ptxgen.kernels.attention.split import HANDED
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,9 @@ class RowsAttention:
         (rows,) = lone.shape
         kernel = PagedAttention(heads=s.heads, rows=rows, **asdict(self.shape), **self.choice.alone._asdict()).filling()
         packs = launch.fused and isinstance(form, HalfForm) and s.head_dim in HEAD_DIMS
-        if self.choice.merged and (windows_of_a_block(kernel) or not packs):
-            self._attend_at_once(launch, s, a, kernel, lone, form)
+        plain = PagedAttentionLastBlock(**kernel.parameters())
+        if self.choice.merged and (plain.windows or not packs):
+            self._attend_at_once(launch, s, a, plain, lone, form)
             return
         parts = self.workspace.arrays(kernel, f"attention of {rows}", HANDED)
         q, out = (self._heads(s, a, name, rows=rows)[name] for name in ("q", "attended"))
@@ -107,34 +108,40 @@ class RowsAttention:
             "splits": kernel.splits,
             "least": kernel.least,
         }
-        arguments = {"out": out, **parts, "position": lone}
-        attended = a.attended.view(0, lines(rows, s.q_dim))
-        if packs and isinstance(form, HalfForm):
-            halves = PagedAttentionReduceHalves(**shape, **asdict(form))
-            launch.packed.write(launch, "attention", halves, attended, form, **arguments)
-        elif launch.fused and isinstance(form, int):
-            digits = PagedAttentionReduceDigits(**shape, digits=form)
-            launch.packed.write(launch, "attention", digits, attended, form, **arguments)
-        else:
-            launch("attention", PagedAttentionReduce(**shape), **arguments)
+        reduce = PagedAttentionReduce(**shape)
+        self._enqueue(launch, s, a, reduce, form if packs or isinstance(form, int) else None, out=out, **parts, position=lone)
 
     def _attend_at_once(
-        self, launch: LaunchQueue, s: LayerShape, a: Activations, parts: PagedAttention, lone: GpuBuffer, form: Form | None
+        self,
+        launch: LaunchQueue,
+        s: LayerShape,
+        a: Activations,
+        plain: PagedAttentionLastBlock,
+        lone: GpuBuffer,
+        form: Form | None,
     ) -> None:
         """The same in one launch, bit for bit."""
-        rows, plain = parts.rows, PagedAttentionMerged(**parts.parameters())
+        rows = plain.rows
         heads = self._heads(s, a, "q", "attended", rows=rows)
         scratch = self.workspace.arrays(plain, f"attention of {rows}", plain.scratch)
         arguments = {"out": heads["attended"], "q": heads["q"], **self._seen(rows), "position": lone, **scratch}
-        shape, attended = parts.parameters(), a.attended.view(0, lines(rows, s.q_dim))
-        if launch.fused and isinstance(form, HalfForm) and windows_of_a_block(parts):
-            halves = PagedAttentionMergedHalves(**shape, **asdict(form))
-            launch.packed.write(launch, "attention", halves, attended, form, **arguments)
-        elif launch.fused and isinstance(form, int):
-            digits = PagedAttentionMergedDigits(**shape, digits=form)
-            launch.packed.write(launch, "attention", digits, attended, form, **arguments)
-        else:
+        self._enqueue(launch, s, a, plain, form if plain.windows or isinstance(form, int) else None, **arguments)
+
+    def _enqueue(
+        self,
+        launch: LaunchQueue,
+        s: LayerShape,
+        a: Activations,
+        plain: PagedAttentionLastBlock | PagedAttentionReduce,
+        form: Form | None,
+        **arguments: Any,
+    ) -> None:
+        """Launch the kernel that writes the result, with this form of it where launches are fused."""
+        if form is None or not launch.fused:
             launch("attention", plain, **arguments)
+        else:
+            attended = a.attended.view(0, lines(plain.rows, s.q_dim))
+            launch.packed.write(launch, "attention", replace(plain, output=output_of(form)), attended, form, **arguments)
 
     def _attend_in_tiles(self, launch: LaunchQueue, s: LayerShape, a: Activations, tiles: GpuBuffer) -> None:
         count, parts = tiles.shape[0], self.choice.parts

@@ -22,7 +22,8 @@ from ptxgen.kernels.attention.group_tiles import GroupTiles, Load, Locate
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
 from ptxgen.kernels.attention.kv_type import KV_TYPES
 from ptxgen.kernels.attention.merge import Merge, PartArrays, Staged, merged_bound
-from ptxgen.kernels.attention.paged_attention import (
+from ptxgen.kernels.attention.split import (
+    HANDED,
     MOST_SPLITS,
     Split,
     part_bounds,
@@ -30,24 +31,14 @@ from ptxgen.kernels.attention.paged_attention import (
     require_split,
     softmax_part,
 )
-from ptxgen.kernels.attention.paged_attention_merged import HANDED
+from ptxgen.kernels.attention.suited import TOKEN_LEAST, TOKEN_RESIDENT, TOKEN_SHORT, TOKEN_SPLITS
 from ptxgen.kernels.quantize.quantize import write_digits
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U32
 
-SPLITS = 16
-LEAST = 256  # positions: a tile for each warp
-SHORT = 512  # positions
-RESIDENT = 1
-MULTIPROCESSORS = 132  # of a large GPU, whatever the GPU is: bits depend on it
 MOST_SUMS = 24 << 10  # bytes that the sums of a block's warps may take of shared memory
-
-
-def splits_for(groups: int, resident: int = RESIDENT) -> int:
-    """A good `splits` for so many blocks a part, kv_heads * blocks: as many as a large GPU holds at once, or few less."""
-    return min(max(2, MULTIPROCESSORS * resident // groups), MOST_SPLITS)
 
 
 @register(indirect=(True,))
@@ -65,10 +56,10 @@ class GroupedAttention(IncrementalAttention):
 
     # Before sm_90 the assembler writes all that has a shuffle twice, the second time for warps that are apart, which never are.
     most_code = 112 * 1024
-    splits: int = field(default=SPLITS, kw_only=True)
-    least: int = field(default=LEAST, kw_only=True)
-    short: int = field(default=SHORT, kw_only=True)
-    resident: int = field(default=RESIDENT, kw_only=True)
+    splits: int = field(default=TOKEN_SPLITS, kw_only=True)
+    least: int = field(default=TOKEN_LEAST, kw_only=True)
+    short: int = field(default=TOKEN_SHORT, kw_only=True)
+    resident: int = field(default=TOKEN_RESIDENT, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

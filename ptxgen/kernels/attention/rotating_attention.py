@@ -19,9 +19,9 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.attention.group_tiles import Load, Locate
 from ptxgen.kernels.attention.grouped_attention import GroupedAttention, GroupedAttentionDigits
+from ptxgen.kernels.attention.merge import LEAST_SM
 from ptxgen.kernels.attention.newest_tiles import NewestTiles, Rows
 from ptxgen.kernels.attention.norm_rope_scatter import NormRopeScatter
-from ptxgen.kernels.attention.paged_attention_merged import LEAST_SM
 from ptxgen.kernels.attention.rope_scatter import RopeScatter
 from ptxgen.kernels.attention.token_heads import BlockToken, TokenHeads
 from ptxgen.kernels.position import position_value

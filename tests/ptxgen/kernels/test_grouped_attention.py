@@ -10,7 +10,8 @@ import pytest
 
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_digits import IncrementalAttentionDigits
-from ptxgen.kernels.attention.grouped_attention import GroupedAttention, GroupedAttentionDigits, splits_for
+from ptxgen.kernels.attention.grouped_attention import GroupedAttention, GroupedAttentionDigits
+from ptxgen.kernels.attention.suited import splits_for
 from ptxgen.kernels.quantize.activation_digits import quantize
 from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels.checking import check, run
