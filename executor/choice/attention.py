@@ -9,10 +9,10 @@ from typing import ClassVar, Final
 from executor.choice.choice import GpuProfile
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.flash_attention import FlashAttention
-from ptxgen.kernels.attention.grouped_attention import GroupedAttention
 from ptxgen.kernels.attention.merge import LEAST_SM
-from ptxgen.kernels.attention.rotating_attention import RotatingAttention
+from ptxgen.kernels.attention.rope_source import RopeFused
 from ptxgen.kernels.attention.suited import TOKEN_LEAST, TOKEN_SHORT, Suited, splits_for, suited
+from ptxgen.kernels.attention.token_split import LastBlock
 from ptxgen.target import Target
 
 MERGED: Final = "paged_attention_merged"
@@ -120,12 +120,12 @@ def choose_token_attention(
     apart = attention_of_one(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
     if not profile.rotating_attention:
         return replace(apart, reason="the profile's rotating_attention is off")
-    if target.sm < RotatingAttention.least_sm:
-        return replace(apart, reason=f"rotating_attention needs sm_{RotatingAttention.least_sm}, this is {target}")
+    if target.sm < RopeFused.least_sm:
+        return replace(apart, reason=f"rotating_attention needs sm_{RopeFused.least_sm}, this is {target}")
     return replace(apart, reason="the profile's rotating_attention is on", rotating=True)
 
 
 def attention_of_one(*, heads: int, kv_heads: int, head_dim: int) -> TokenAttentionChoice:
     """That of layers that are run one by one, after a launch that rotates."""
-    blocks = GroupedAttention(True, heads, kv_heads, head_dim, max_len=1).blocks
+    blocks = LastBlock.blocks(heads // kv_heads, head_dim)
     return TokenAttentionChoice(splits_for(kv_heads * blocks), TOKEN_LEAST, TOKEN_SHORT, "layers one by one")

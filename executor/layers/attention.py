@@ -4,9 +4,9 @@ that the same launches serve every position."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from executor.choice.attention import TokenAttentionChoice
 from executor.layers.activations import Activations, AttentionRows
@@ -20,16 +20,15 @@ from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
 from ptxgen.kernels.activation.elementwise import ResidualAdd
-from ptxgen.kernels.attention.attention_digits import IncrementalAttentionDigits
+from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.kernels.attention.f16_split import F16Split
-from ptxgen.kernels.attention.grouped_attention import GroupedAttention, GroupedAttentionDigits
-from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
 from ptxgen.kernels.attention.int8_planes import Int8Planes
 from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
 from ptxgen.kernels.attention.norm_rope_scatter import NormRopeScatter
 from ptxgen.kernels.attention.output import Output
 from ptxgen.kernels.attention.rope_scatter import RopeScatter
-from ptxgen.kernels.attention.rotating_attention import RotatingAttention, RotatingAttentionDigits
+from ptxgen.kernels.attention.rope_source import RopeFused
+from ptxgen.kernels.attention.token_split import LastBlock
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.rope.rope import BatchedRope, Rope
 
@@ -42,15 +41,15 @@ class PositionSplit:
     workspace: Workspace
 
     @property
-    def shape(self) -> dict[str, int]:
-        """What the kernel is made with, beside its cache."""
-        return {"splits": self.choice.splits, "least": self.choice.least, "short": self.choice.short}
+    def part(self) -> LastBlock:
+        """The split of the kernel."""
+        return LastBlock(self.choice.splits, self.choice.least, self.choice.short)
 
-    def buffers(self, kernel: GroupedAttention) -> dict[str, GpuBuffer]:
+    def buffers(self, kernel: ContiguousAttention) -> dict[str, GpuBuffer]:
         """The arguments for that; layers share these."""
         return self.workspace.arrays(kernel, "attention of a token", kernel.scratch)
 
-    def style(self, s: LayerShape, w: ValidatedLayerWeights) -> HeadStyle | None:
+    def style(self, s: LayerShape, w: ValidatedLayerWeights) -> RopeFused | None:
         """What attention does to heads of a layer before it attends to them; None where it does not, because it is not asked
         to, or there is no kernel that does what these need."""
         neox, normed = s.rope_style == "neox", None not in (w.attn_q_norm, w.attn_k_norm)
@@ -58,16 +57,8 @@ class PositionSplit:
             return None
         if (w.attn_q_norm, w.attn_k_norm) != (None, None):
             suits = normed and NormRopeScatter.suits(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim)
-            return HeadStyle(neox, bias=False, normed=True) if suits else None
-        return HeadStyle(neox, bias=bool(biases(w)), normed=False)
-
-
-class HeadStyle(NamedTuple):
-    """As the fields of RotatingAttention."""
-
-    neox: bool
-    bias: bool
-    normed: bool
+            return RopeFused(neox, normed=True) if suits else None
+        return RopeFused(neox, bias=bool(biases(w)))
 
 
 @dataclass(frozen=True)
@@ -98,21 +89,20 @@ class TokenAttention:
         s: LayerShape,
         w: ValidatedLayerWeights,
         a: Activations,
-        style: HeadStyle,
+        style: RopeFused,
         split: PositionSplit,
         form: Form | None,
     ) -> None:
         cache = self.cache
-        digits = {"digits": form} if isinstance(form, int) else {}
+        form = form if isinstance(form, int) else None
         sizes = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, "max_len": cache.max_len}
-        shape: dict[str, Any] = {**sizes, **digits, **split.shape, **style._asdict()}
-        kernel = (RotatingAttentionDigits if digits else RotatingAttention)(True, **shape)
+        kernel = ContiguousAttention(True, **sizes, output=output_of(form), split=split.part, source=style)
         norms = {"q_gamma": w.attn_q_norm, "k_gamma": w.attn_k_norm, "eps": s.rms_eps} if style.normed else {}
         arguments: dict[str, Any] = {
             "out": a.attended, "q": a.q, "k": a.k, "v": a.v, "table": self.rope_table, "position": self.position,
             "k_cache": cache.keys, "v_cache": cache.values, **norms, **biases(w), **split.buffers(kernel),
         }  # fmt: skip
-        enqueue_attention(launch, kernel, digits, arguments)
+        enqueue_attention(launch, kernel, form, arguments)
 
     def _rotate_and_append(self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
         cache, neox = self.cache, s.rope_style == "neox"
@@ -216,22 +206,18 @@ def attend(
     kv_heads, _, _ = cache.keys.shape
     shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": cache.max_len}
     arguments = {"out": out, "q": q, "k_cache": cache.keys, "v_cache": cache.values, "length": length}
-    digits = {"digits": form} if launch.fused and isinstance(form, int) else {}
-    kernel: IncrementalAttention
-    if cache.max_len <= split.choice.short:  # no sequence is long, and of others incremental_attention has the same bits
-        kernel = (IncrementalAttentionDigits if digits else IncrementalAttention)(True, **shape, **digits)
-    else:
-        grouped = (GroupedAttentionDigits if digits else GroupedAttention)(True, **shape, **digits, **split.shape)
-        kernel, arguments = grouped, arguments | split.buffers(grouped)
-    enqueue_attention(launch, kernel, digits, arguments)
+    form = form if launch.fused and isinstance(form, int) else None
+    kernel = ContiguousAttention(True, **shape, output=output_of(form))
+    if cache.max_len > split.choice.short:  # else no sequence is long, and of others incremental_attention has the same bits
+        kernel = replace(kernel, split=split.part)
+        arguments |= split.buffers(kernel)
+    enqueue_attention(launch, kernel, form, arguments)
 
 
-def enqueue_attention(
-    launch: LaunchQueue, kernel: IncrementalAttention, digits: Mapping[str, int], arguments: Mapping[str, Any]
-) -> None:  # fmt: skip
-    """Launch a kernel of a token's attention, which writes `digits` of its result, if it has such a field, beside it."""
-    if digits:
-        out = arguments["out"].view(0, (kernel.heads * kernel.head_dim,))
-        launch.packed.write(launch, "attention", kernel, out, digits["digits"], **arguments)
-    else:
+def enqueue_attention(launch: LaunchQueue, kernel: ContiguousAttention, form: int | None, arguments: Mapping[str, Any]) -> None:
+    """Launch a kernel of a token's attention, which writes this form of its result, if there is one, beside it."""
+    if form is None:
         launch("attention", kernel, **arguments)
+    else:
+        out = arguments["out"].view(0, (kernel.heads * kernel.head_dim,))
+        launch.packed.write(launch, "attention", kernel, out, form, **arguments)

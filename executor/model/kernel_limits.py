@@ -15,7 +15,7 @@ from executor.model.config import ModelConfig, check_tensors
 from ptxgen.errors import ShapeError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.activation.elementwise import FusedSwiglu
-from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
+from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.token.argmax import ArgMax
@@ -46,7 +46,7 @@ def require_kernels(config: ModelConfig, metadata: Mapping[str, Value], path: Pa
     """ModelError, with key, value and what is allowed, for a size that a kernel which every model has does not take."""
     c = config
     probes: list[Callable[[], object]] = [
-        lambda: IncrementalAttention(True, heads=c.heads, kv_heads=c.kv_heads, head_dim=c.head_dim, max_len=1),
+        lambda: ContiguousAttention(True, heads=c.heads, kv_heads=c.kv_heads, head_dim=c.head_dim, max_len=1),
         lambda: RmsNorm(hidden=c.hidden),
         lambda: FusedSwiglu(n=c.ff),
         lambda: EmbeddingLookup(indirect=True, format=FORMATS["F32"], rows=c.vocab, k=c.hidden),

@@ -95,7 +95,8 @@ class F16Split(Output):
         for number in range(heads):
             head = window * heads + number
             inside = (token < shape.tokens) & (head < shape.heads)
-            for d, value in results(line, k.min(head, shape.heads - 1)):
+            for d, result in results(line, k.min(head, shape.heads - 1)):
+                value = result()
                 with k.when(inside):
                     k.store(k.arg.out[token, head, d], value)
                 k.store(staged[d + number * shape.head_dim], k.select(inside, value, 0.0))

@@ -11,7 +11,7 @@ from ptxgen.dsl.arguments import Signature
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.attention.output import HeadValues, Output, OutShape, Own, Runs, Store
+from ptxgen.kernels.attention.output import HeadValues, Output, OutShape, Own, Runs, Store, StoreHead, ready
 from ptxgen.kernels.quantize import activation_digits
 from ptxgen.kernels.quantize.digit_bounds import digit_bounds
 from ptxgen.kernels.quantize.quantize import Quantize, write_digits
@@ -48,18 +48,12 @@ class Int8Planes(Output):
         return Work(quantize.flops, quantize.bytes - F32.bytes * shape.tokens * shape.size)
 
     def write_head(
-        self,
-        k: KernelBuilder,
-        shape: OutShape,
-        token: Value | int,
-        found: HeadValues,
-        store: Store,
-        own: Own,
+        self, k: KernelBuilder, shape: OutShape, token: Value | int, found: HeadValues, store: StoreHead, own: Own
     ) -> None:
         value = k.f32(0.0)
         for d, result in found:  # once: a block has a thread for each d
-            value @= result
-            store(d, value)
+            value @= result()
+            store(d, ready(value))
         place, live = own()
         write_digits(k, self.digits, token, place, [value], live)
 

@@ -26,8 +26,14 @@ Store = Callable[[Value, Any], None]
 Own = Callable[[], tuple[Value, Value]]
 """The place of the thread's result in the token's row, and whether it has one."""
 
-HeadValues = Iterator[tuple[Value, Value]]
+Result = Callable[[], Value]
+"""Writes what is left to be computed of a result."""
+
+HeadValues = Iterator[tuple[Value, Result]]
 """The results of a head: for each d < head_dim, d and the result, in the thread that has it to write."""
+
+StoreHead = Callable[[Value, Result], None]
+"""Writes to `out`: d and the result."""
 
 Results = Callable[[Value, Value], HeadValues]
 """Computes those of a token and a head. All threads must come there."""
@@ -94,17 +100,11 @@ class Output:
         return shape.tokens
 
     def write_head(
-        self,
-        k: KernelBuilder,
-        shape: OutShape,
-        token: Value | int,
-        found: HeadValues,
-        store: Store,
-        own: Own,
+        self, k: KernelBuilder, shape: OutShape, token: Value | int, found: HeadValues, store: StoreHead, own: Own
     ) -> None:
         """Write one head, of which a thread has one value at most. All threads must come here."""
-        for d, value in found:
-            store(d, value)
+        for d, result in found:
+            store(d, result)
 
     def write_runs(
         self, k: KernelBuilder, shape: OutShape, token: Value | int, first: Value, values: int, runs: Runs, store: Store
@@ -126,6 +126,11 @@ class Output:
             shape,
             token,
             results(token, head),
-            lambda d, value: k.store(k.arg.out[token, head, d], value),
+            lambda d, result: k.store(k.arg.out[token, head, d], result()),
             lambda: (head * shape.head_dim + k.tid.x, k.tid.x < shape.head_dim),
         )
+
+
+def ready(value: Value) -> Result:
+    """A result of which nothing is left to be computed."""
+    return lambda: value

@@ -17,7 +17,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.attention_type import LONGEST, positions
 from ptxgen.kernels.attention.f16_split import F16Split
 from ptxgen.kernels.attention.int8_planes import Int8Planes
-from ptxgen.kernels.attention.output import Output, OutShape
+from ptxgen.kernels.attention.output import HeadValues, Output, OutShape, ready
 from ptxgen.kernels.attention.paged_cache import TILE, length_of
 from ptxgen.kernels.attention.split import Split, partials, require_split
 from ptxgen.kernels.attention.split_attention_reduce import WARPS, parts_bound, put_together, softmax_of_parts
@@ -97,8 +97,8 @@ class PagedAttentionReduce(KernelType):
     def emit(self, k: KernelBuilder) -> None:
         self.output.write_reduced(k, self.out_shape, lambda row, head: self.results(k, row, head))
 
-    def results(self, k: KernelBuilder, row: Value, head: Value) -> Iterator[tuple[Value, Value]]:
-        """For each d < head_dim, d and the value of out, in the thread that has it to write. All threads must come here."""
+    def results(self, k: KernelBuilder, row: Value, head: Value) -> HeadValues:
+        """Those of a head of a row. All threads must come here."""
         tiles = Tiles(self.head_dim, WARPS)
         length = length_of(k, k.load(k.arg.position[row]), self.max_len)
         size = k.max(self.split.device_size(length), 1)
@@ -110,7 +110,7 @@ class PagedAttentionReduce(KernelType):
             missing @= k.select(k.load(totals[number]) == 0.0, 1, missing)
         usable = (k.block_max(missing) == 0) & (count > 0)
         for d, value in tiles.added(k, weighted):
-            yield d, k.select(usable, value / total, 0.0)
+            yield d, ready(k.select(usable, value / total, 0.0))
 
     def _parts(self, arguments: Mapping[str, Any], row: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Peaks, totals and sums of a row's parts, in float64; of no part if the row is idle."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
+from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.kernels.attention.int8_planes import Int8Planes
 from ptxgen.kernels.attention.output import Output
 from ptxgen.kernels.attention.paged_attention import PagedAttention
@@ -93,7 +93,7 @@ def test_the_two_kernels_together_are_attention() -> None:
     arguments = at(kernel, LENGTHS)
     out = attended(kernel, arguments)["out"]
     for row, length in enumerate(LENGTHS):
-        whole = IncrementalAttention(indirect=False, heads=2, kv_heads=1, head_dim=32, max_len=length)
+        whole = ContiguousAttention(indirect=False, heads=2, kv_heads=1, head_dim=32, max_len=length)
         where = kernel.seen(arguments, row)
         caches = {f"{tensor}_cache": kernel.values(arguments, tensor, where).astype(np.float32) for tensor in ("k", "v")}
         given = {"out": out[row], "q": arguments["q"][row], **caches, "length": np.uint32(length)}
