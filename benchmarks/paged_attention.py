@@ -237,7 +237,7 @@ def _over_pages(case: Case, heads: int, shape: PagedShape) -> list[KernelType]:
 
 
 def _of_one_token(case: Case, heads: int, shape: PagedShape) -> KernelType:
-    sizes = {"heads": heads, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "max_len": shape.max_len}
+    sizes: dict[str, Any] = {"heads": heads, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "max_len": shape.max_len}
     if case.kernel == "incremental_attention":
         return ContiguousAttention(indirect=True, **sizes)
     splits = splits_for(shape.kv_heads, case.resident)

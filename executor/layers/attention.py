@@ -204,7 +204,7 @@ def attend(
     """
     heads, head_dim = q.shape
     kv_heads, _, _ = cache.keys.shape
-    shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": cache.max_len}
+    shape: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": cache.max_len}
     arguments = {"out": out, "q": q, "k_cache": cache.keys, "v_cache": cache.values, "length": length}
     form = form if launch.fused and isinstance(form, int) else None
     kernel = ContiguousAttention(True, **shape, output=output_of(form))

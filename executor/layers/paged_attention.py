@@ -100,7 +100,7 @@ class RowsAttention:
         parts = self.workspace.arrays(kernel, f"attention of {rows}", HANDED)
         q, out = (self._heads(s, a, name, rows=rows)[name] for name in ("q", "attended"))
         launch("attention_parts", kernel, q=q, **parts, **self._seen(rows) | {"position": lone})
-        shape = {
+        shape: dict[str, Any] = {
             "rows": rows,
             "heads": s.heads,
             "head_dim": s.head_dim,

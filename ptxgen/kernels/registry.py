@@ -46,7 +46,7 @@ class KernelEntry:
     @property
     def fields(self) -> dict[str, Field[Any]]:
         """The fields that a user sets."""
-        found = {}
+        found: dict[str, Field[Any]] = {}
         for one in fields(self.type):
             part = self.fixed.get(one.name)
             if one.metadata.get("part") and isinstance(part, type):

@@ -162,16 +162,11 @@ class ContiguousAttention(AttentionType):
         return Work(flops + sum(one.flops for one in more), moved + sum(one.bytes for one in more))
 
     @classmethod
-    def cases(
-        cls,
-        *,
-        output: type[Output] = Output,
-        split: type[OneBlock] = OneBlock,
-        source: QuerySource = PLAIN,
-        indirect: bool = True,
-    ) -> Iterator[KernelType]:
-        for form, dealt, sizes in SAMPLES[source != PLAIN, split, output]:
-            yield cls(indirect, *sizes, output=form, split=dealt, source=source)
+    def cases(cls, *, source: QuerySource = PLAIN, **fixed: Any) -> Iterator[KernelType]:
+        composed = source != PLAIN, fixed.pop("split", OneBlock), fixed.pop("output", Output)
+        for output, split, sizes in SAMPLES[composed]:
+            shape: dict[str, Any] = dict(zip(("heads", "kv_heads", "head_dim", "max_len"), sizes, strict=True))
+            yield cls(**fixed, **shape, output=output, split=split, source=source)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """A sequence that is long, where there is room for one."""

@@ -42,7 +42,6 @@ class PagedAttention(PagedKernel):
     GPU. A multiprocessor's registers hold resident_threads threads.
     """
 
-    name = "paged_attention"
     waits_inside = True
     bit_free = ("spread", "resident_threads")
     splits: int = SPLITS
@@ -58,6 +57,10 @@ class PagedAttention(PagedKernel):
         require_split(self, self.split)
         if self.tile not in TILES_ALLOWED:
             raise ArgumentError(f"{self.name}: tile must be one of {TILES_ALLOWED}, got {self.tile!r}")
+
+    @property
+    def name(self) -> str:
+        return "paged_attention"
 
     @property
     def split(self) -> Split:

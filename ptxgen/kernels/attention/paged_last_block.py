@@ -219,8 +219,10 @@ class PagedAttentionLastBlock(PagedAttention):
 
     @classmethod
     def cases(cls, *, output: type[Output] = Output, **fixed: Any) -> Iterator[KernelType]:
+        names = ("rows", "heads", "kv_heads", "head_dim", "page_len", "pages", "slots", "max_len")
         for form, sizes, others in OUTPUTS[output]:
-            yield cls(*sizes, **fixed, **others, output=form)
+            shape: dict[str, Any] = dict(zip(names, sizes, strict=True))
+            yield cls(**fixed, **shape, **others, output=form)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         given = super().inputs(rng)

@@ -23,14 +23,14 @@ from ptxgen.target import DEFAULT
 
 
 class BlockPart(NamedTuple):
-    """What a block attends to: `heads` query heads from `first` on of a key/value head; part number `part` of `count` of the
+    """What a block attends to: `heads` query heads from `first` on of a key/value head; part number `part` of `parts` of the
     first `length` positions."""
 
     kv_head: Value
     first: Value
     heads: Value
     part: Value
-    count: Value
+    parts: Value
     length: Value
 
 

@@ -130,7 +130,7 @@ class RopeFused(QuerySource):
         self, k: KernelBuilder, attention: AttentionType, tiles: GroupTiles, held: SharedView, block: BlockPart
     ) -> tuple[SharedPart, Locate]:
         """The block of the last part has the newest row in shared memory."""
-        position, newest = block.length - 1, block.part == block.count - 1
+        position, newest = block.length - 1, block.part == block.parts - 1
         token = self.token(attention.head_dim, tiles.heads, tiles.warps)
         stores = newest & (block.first == block.kv_head * attention.group)
         token.prepare(k, BlockToken(block.first, block.heads, block.kv_head, position, stores, newest), held)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ptxgen.commands.shapes import parse_shape
@@ -9,6 +11,7 @@ from ptxgen.dsl import kernel_type
 from ptxgen.dsl.kernel_type import changed, fields_of
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
 from ptxgen.kernels.registry import find
 
 PUBLIC = {
@@ -22,11 +25,12 @@ def test_kernels_of_users_can_import_every_public_name_from_here() -> None:
 
 
 def test_the_fields_of_a_part_are_parameters_of_the_kernel() -> None:
-    entry, shape = find("paged_attention_reduce_digits"), {"rows": 1, "heads": 2, "head_dim": 32, "max_len": 64}
+    entry = find("paged_attention_reduce_digits")
+    shape: dict[str, Any] = {"rows": 1, "heads": 2, "head_dim": 32, "max_len": 64}
     assert list(entry.parameters)[-1] == "digits"
     assert "output" not in entry.parameters
     kernel = entry.make(**shape, digits=2)
-    assert kernel.output == Int8Planes(2)
+    assert kernel == PagedAttentionReduce(**shape, output=Int8Planes(2))
     assert kernel.parameters() == {**shape, "splits": 64, "least": 128, "digits": 2}
     assert fields_of(kernel)["digits"][1] == 2
     assert changed(kernel, heads=4, digits=3) == entry.make(**{**shape, "heads": 4}, digits=3)

@@ -60,7 +60,7 @@ def test_swiglu_with_digits_is_its_parts_for_values_that_are_not_normal(digits: 
 
 
 def attention(digits: int, *, heads: int = 2, kv_heads: int = 1, head_dim: int = 64, max_len: int = 300) -> Any:
-    shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": max_len}
+    shape: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": max_len}
     return ContiguousAttention(indirect=True, **shape, output=Int8Planes(digits))
 
 

@@ -23,7 +23,7 @@ from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels.checking import run
 from tests.ptxgen.kernels.running import assert_matches_reference
 
-SHAPE = {"heads": 2, "kv_heads": 1, "head_dim": 32}
+SHAPE: dict[str, Any] = {"heads": 2, "kv_heads": 1, "head_dim": 32}
 
 
 def at(kernel: AttentionType, length: int, seed: int = 1) -> dict[str, Any]:
