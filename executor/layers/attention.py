@@ -24,9 +24,8 @@ from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.kernels.attention.f16_split import F16Split
 from ptxgen.kernels.attention.int8_planes import Int8Planes
 from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
-from ptxgen.kernels.attention.norm_rope_scatter import NormRopeScatter
 from ptxgen.kernels.attention.output import Output
-from ptxgen.kernels.attention.rope_scatter import RopeScatter
+from ptxgen.kernels.attention.rope_scatter import RopeScatter, can_norm
 from ptxgen.kernels.attention.rope_source import RopeFused
 from ptxgen.kernels.attention.token_split import LastBlock
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
@@ -56,7 +55,7 @@ class PositionSplit:
         if not (self.choice.rotating and biases_at_once(w) and s.rope_dim == s.head_dim):
             return None
         if (w.attn_q_norm, w.attn_k_norm) != (None, None):
-            suits = normed and NormRopeScatter.suits(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim)
+            suits = normed and can_norm(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim)
             return RopeFused(neox, normed=True) if suits else None
         return RopeFused(neox, bias=bool(biases(w)))
 
@@ -112,8 +111,8 @@ class TokenAttention:
             sizes = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, "max_len": cache.max_len}
             given = {"q": a.q, "k": a.k, "v": a.v, "k_cache": cache.keys, "v_cache": cache.values, **places}
             normed = None not in norms.values()
-            if normed and NormRopeScatter.suits(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim):
-                at_once = NormRopeScatter(neox, False, **sizes)
+            if normed and can_norm(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim):
+                at_once = RopeScatter(neox, False, **sizes, normed=True)
                 launch("rope_scatter", at_once, **given, **norms, eps=s.rms_eps)
                 return
             normalise_heads(launch, s, w, a)

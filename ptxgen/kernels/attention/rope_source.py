@@ -24,9 +24,8 @@ from ptxgen.kernels.attention.attention_type import AttentionType
 from ptxgen.kernels.attention.group_tiles import GroupTiles, Load, Locate
 from ptxgen.kernels.attention.merge import LEAST_SM
 from ptxgen.kernels.attention.newest_tiles import NewestTiles, Rows
-from ptxgen.kernels.attention.norm_rope_scatter import NormRopeScatter
 from ptxgen.kernels.attention.query_source import BlockPart, InParts, QuerySource, WriteHead, cached_rows
-from ptxgen.kernels.attention.rope_scatter import RopeScatter
+from ptxgen.kernels.attention.rope_scatter import CACHES, RopeScatter, can_norm
 from ptxgen.kernels.attention.token_heads import BlockToken, TokenHeads
 from ptxgen.kernels.position import position_value
 from ptxgen.target import WARP_SIZE
@@ -56,8 +55,8 @@ class RopeFused(QuerySource):
         return f"{'norm_' if self.normed else ''}{'bias_' if self.bias else ''}rope_{'neox_' if self.neox else ''}"
 
     def require(self, attention: AttentionType) -> None:
-        whole = {"head_dim": attention.head_dim, "rotary_dim": attention.head_dim}
-        if self.normed and (self.bias or not NormRopeScatter.suits(neox=self.neox, **whole)):
+        whole = attention.head_dim
+        if self.normed and (self.bias or not can_norm(neox=self.neox, head_dim=whole, rotary_dim=whole)):
             raise ArgumentError(
                 f"{attention.name} normalises heads of 64, 128, 192 or 256 values in the style of neox and adds no bias, got "
                 f"{attention.parameters()}"
@@ -65,9 +64,8 @@ class RopeFused(QuerySource):
 
     def scatter(self, attention: AttentionType) -> RopeScatter:
         """The launch that this source replaces."""
-        kind = NormRopeScatter if self.normed else RopeScatter
         a = attention
-        return kind(self.neox, self.bias, a.heads, a.kv_heads, a.head_dim, a.max_len)
+        return RopeScatter(self.neox, self.bias, a.heads, a.kv_heads, a.head_dim, a.max_len, normed=self.normed)
 
     def signature(self, attention: AttentionType, plain: Signature) -> Signature:
         scatter = self.scatter(attention)
@@ -164,13 +162,9 @@ class RopeFused(QuerySource):
 
     def given(self, attention: AttentionType, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """In float64, and how far off q, k and v may be: `q_off`, `k_off` and `v_off`."""
-        position = int(np.asarray(arguments["position"]).reshape(()))
-        scatter = self.scatter(attention)
+        position, scatter = int(np.asarray(arguments["position"]).reshape(())), self.scatter(attention)
         exact, off = scatter.exact(arguments)
-        caches = {name: arguments[name].astype(np.float64) for name in ("k_cache", "v_cache")}
-        if position < attention.max_len:
-            for name, cache in caches.items():
-                cache[:, position] = exact[name[0]]
+        caches = scatter.kept({name: arguments[name].astype(np.float64) for name in CACHES}, exact, arguments)
         bounds = {f"{name}_off": off[name] for name in scatter.tokens}
         length = np.array([min(position, attention.max_len) + 1])
         return {**arguments, "q": exact["q"], **caches, **bounds, "length": length}
@@ -186,11 +180,11 @@ class RopeFused(QuerySource):
         return units
 
     def kept(self, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        return {name: given[name] for name in ("k_cache", "v_cache")}
+        return {name: given[name] for name in CACHES}
 
     def kept_bounds(self, attention: AttentionType, arguments: Mapping[str, Any]) -> dict[str, Any]:
         bounds = self.scatter(attention).tolerance(**arguments)
-        return {name: bounds[name] for name in ("k_cache", "v_cache")}
+        return {name: bounds[name] for name in CACHES}
 
     def work(self, attention: AttentionType) -> Work:
         """That of the scatter without what it would leave to attention: rotated queries are neither written nor read, rotated
@@ -202,7 +196,7 @@ class RopeFused(QuerySource):
     def inputs(self, attention: AttentionType, plain: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         """What stands in the caches at the position and after it is so large that a result with any of it is far off."""
         position = plain.pop("length") - 1
-        for name in ("k_cache", "v_cache"):
+        for name in CACHES:
             plain[name][:, int(position[0]) :] = 1e9
         rotated = self.scatter(attention).inputs(rng)
         return {**{name: rotated[name] for name in rotated if name not in plain}, **plain, "position": position}
