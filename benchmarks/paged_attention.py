@@ -30,13 +30,14 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import PagedShape
 from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.kernels.attention.flash_attention import MOST_WARPS, WARPS_ALLOWED, FlashAttention, tiles_of
-from ptxgen.kernels.attention.grouped_attention import GroupedAttention, splits_for
-from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
-from ptxgen.kernels.attention.paged_attention import LEAST, SPLITS, PagedAttention, spread_of
-from ptxgen.kernels.attention.paged_attention_merged import PagedAttentionMerged
+from ptxgen.kernels.attention.paged_attention import PagedAttention
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
 from ptxgen.kernels.attention.paged_cache import TILE
+from ptxgen.kernels.attention.paged_last_block import PagedAttentionLastBlock
+from ptxgen.kernels.attention.suited import LEAST, SPLITS, splits_for, spread_of
+from ptxgen.kernels.attention.token_split import LastBlock
 
 PAGE_LEN = 32
 MOST_BLOCKS = 528
@@ -230,17 +231,17 @@ def _over_pages(case: Case, heads: int, shape: PagedShape) -> list[KernelType]:
         "resident_threads": case.resident,
     }
     if case.kernel == "paged_attention_merged":
-        return [PagedAttentionMerged(rows=case.rows, heads=heads, **vars(shape), **given)]
+        return [PagedAttentionLastBlock(rows=case.rows, heads=heads, **vars(shape), **given)]
     reduce = PagedAttentionReduce(rows=case.rows, heads=heads, head_dim=shape.head_dim, max_len=shape.max_len)
     return [PagedAttention(rows=case.rows, heads=heads, **vars(shape), **given), reduce]
 
 
 def _of_one_token(case: Case, heads: int, shape: PagedShape) -> KernelType:
-    sizes = {"heads": heads, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "max_len": shape.max_len}
+    sizes: dict[str, Any] = {"heads": heads, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "max_len": shape.max_len}
     if case.kernel == "incremental_attention":
-        return IncrementalAttention(indirect=True, **sizes)
+        return ContiguousAttention(indirect=True, **sizes)
     splits = splits_for(shape.kv_heads, case.resident)
-    return GroupedAttention(indirect=True, **sizes, splits=splits, resident=case.resident)
+    return ContiguousAttention(indirect=True, **sizes, split=LastBlock(splits, resident=case.resident))
 
 
 def _contiguous(cache: Mapping[str, GpuBuffer], shape: PagedShape) -> dict[str, GpuBuffer]:

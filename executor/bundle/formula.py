@@ -60,9 +60,11 @@ def traced(record: D) -> D:
 
 
 def plain(record: D) -> D:
-    """The dataclass with its numbers without formulae."""
+    """The dataclass, and its parts (kernel_type.PART), with their numbers without formulae."""
     values: dict[str, Any] = {f.name: getattr(record, f.name) for f in fields(record) if f.init}
-    return replace(record, **{name: int(value) for name, value in values.items() if isinstance(value, TracedInt)})
+    numbers = {name: int(value) for name, value in values.items() if isinstance(value, TracedInt)}
+    parts = {f.name: plain(values[f.name]) for f in fields(record) if f.metadata.get("part")}
+    return replace(record, **numbers, **parts)
 
 
 _COMPUTED: Final[dict[str, tuple[int, Callable[[Any, Any], Any]]]] = {

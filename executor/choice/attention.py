@@ -4,16 +4,18 @@ the one token of `generate` does. Measures nothing (benchmarks/paged_attention.p
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from executor.choice.choice import GpuProfile
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.flash_attention import FlashAttention
-from ptxgen.kernels.attention.grouped_attention import LEAST, SHORT, GroupedAttention, splits_for
-from ptxgen.kernels.attention.paged_attention import PagedAttention, Suited, suited
-from ptxgen.kernels.attention.paged_attention_merged import LEAST_SM, PagedAttentionMerged
-from ptxgen.kernels.attention.rotating_attention import RotatingAttention
+from ptxgen.kernels.attention.merge import LEAST_SM
+from ptxgen.kernels.attention.rope_source import RopeFused
+from ptxgen.kernels.attention.suited import TOKEN_LEAST, TOKEN_SHORT, Suited, splits_for, suited
+from ptxgen.kernels.attention.token_split import LastBlock
 from ptxgen.target import Target
+
+MERGED: Final = "paged_attention_merged"
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class AttentionChoice:
     @property
     def others(self) -> str:
         """The kernel for rows on their own."""
-        return PagedAttentionMerged.name if self.merged else PagedAttention.name
+        return MERGED if self.merged else "paged_attention"
 
     def tiled(self, rows: int) -> bool:
         """Whether some of so many rows may attend in tiles."""
@@ -61,7 +63,7 @@ def choose_attention(
     never = AttentionChoice(0, 1, 1, alone, "", merged)
     choice = _in_tiles(profile, target, never, heads, kv_heads, head_dim, kv_type)
     if profile.merged_attention and not merged:
-        return replace(choice, reason=f"{choice.reason}; {PagedAttentionMerged.name} needs sm_{LEAST_SM}, this is {target}")
+        return replace(choice, reason=f"{choice.reason}; {MERGED} needs sm_{LEAST_SM}, this is {target}")
     return choice
 
 
@@ -118,12 +120,12 @@ def choose_token_attention(
     apart = attention_of_one(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
     if not profile.rotating_attention:
         return replace(apart, reason="the profile's rotating_attention is off")
-    if target.sm < RotatingAttention.least_sm:
-        return replace(apart, reason=f"rotating_attention needs sm_{RotatingAttention.least_sm}, this is {target}")
+    if target.sm < RopeFused.least_sm:
+        return replace(apart, reason=f"rotating_attention needs sm_{RopeFused.least_sm}, this is {target}")
     return replace(apart, reason="the profile's rotating_attention is on", rotating=True)
 
 
 def attention_of_one(*, heads: int, kv_heads: int, head_dim: int) -> TokenAttentionChoice:
     """That of layers that are run one by one, after a launch that rotates."""
-    blocks = GroupedAttention(True, heads, kv_heads, head_dim, max_len=1).blocks
-    return TokenAttentionChoice(splits_for(kv_heads * blocks), LEAST, SHORT, "layers one by one")
+    blocks = LastBlock.blocks(heads // kv_heads, head_dim)
+    return TokenAttentionChoice(splits_for(kv_heads * blocks), TOKEN_LEAST, TOKEN_SHORT, "layers one by one")

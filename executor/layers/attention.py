@@ -4,9 +4,9 @@ that the same launches serve every position."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from executor.choice.attention import TokenAttentionChoice
 from executor.layers.activations import Activations, AttentionRows
@@ -17,15 +17,17 @@ from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import LayerCache
 from executor.memory.workspace import Workspace
+from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
 from ptxgen.kernels.activation.elementwise import ResidualAdd
-from ptxgen.kernels.attention.attention_digits import IncrementalAttentionDigits
-from ptxgen.kernels.attention.grouped_attention import GroupedAttention, GroupedAttentionDigits
-from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
+from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
+from ptxgen.kernels.attention.f16_split import F16Split
+from ptxgen.kernels.attention.int8_planes import Int8Planes
 from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
-from ptxgen.kernels.attention.norm_rope_scatter import NormRopeScatter
-from ptxgen.kernels.attention.rope_scatter import RopeScatter
-from ptxgen.kernels.attention.rotating_attention import RotatingAttention, RotatingAttentionDigits
+from ptxgen.kernels.attention.output import Output
+from ptxgen.kernels.attention.rope_scatter import RopeScatter, can_norm
+from ptxgen.kernels.attention.rope_source import RopeFused
+from ptxgen.kernels.attention.token_split import LastBlock
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.rope.rope import BatchedRope, Rope
 
@@ -38,32 +40,24 @@ class PositionSplit:
     workspace: Workspace
 
     @property
-    def shape(self) -> dict[str, int]:
-        """What the kernel is made with, beside its cache."""
-        return {"splits": self.choice.splits, "least": self.choice.least, "short": self.choice.short}
+    def part(self) -> LastBlock:
+        """The split of the kernel."""
+        return LastBlock(self.choice.splits, self.choice.least, self.choice.short)
 
-    def buffers(self, kernel: GroupedAttention) -> dict[str, GpuBuffer]:
+    def buffers(self, kernel: ContiguousAttention) -> dict[str, GpuBuffer]:
         """The arguments for that; layers share these."""
         return self.workspace.arrays(kernel, "attention of a token", kernel.scratch)
 
-    def style(self, s: LayerShape, w: ValidatedLayerWeights) -> HeadStyle | None:
+    def style(self, s: LayerShape, w: ValidatedLayerWeights) -> RopeFused | None:
         """What attention does to heads of a layer before it attends to them; None where it does not, because it is not asked
         to, or there is no kernel that does what these need."""
         neox, normed = s.rope_style == "neox", None not in (w.attn_q_norm, w.attn_k_norm)
         if not (self.choice.rotating and biases_at_once(w) and s.rope_dim == s.head_dim):
             return None
         if (w.attn_q_norm, w.attn_k_norm) != (None, None):
-            suits = normed and NormRopeScatter.suits(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim)
-            return HeadStyle(neox, bias=False, normed=True) if suits else None
-        return HeadStyle(neox, bias=bool(biases(w)), normed=False)
-
-
-class HeadStyle(NamedTuple):
-    """As the fields of RotatingAttention."""
-
-    neox: bool
-    bias: bool
-    normed: bool
+            suits = normed and can_norm(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim)
+            return RopeFused(neox, normed=True) if suits else None
+        return RopeFused(neox, bias=bool(biases(w)))
 
 
 @dataclass(frozen=True)
@@ -94,32 +88,31 @@ class TokenAttention:
         s: LayerShape,
         w: ValidatedLayerWeights,
         a: Activations,
-        style: HeadStyle,
+        style: RopeFused,
         out: StepValue,
         form: Form | None,
     ) -> None:
         cache, split = self.cache, self.split
-        digits = {"digits": form} if isinstance(form, int) else {}
+        form = form if isinstance(form, int) else None
         sizes = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, "max_len": cache.max_len}
-        shape: dict[str, Any] = {**sizes, **digits, **split.shape, **style._asdict()}
-        kernel = (RotatingAttentionDigits if digits else RotatingAttention)(True, **shape)
+        kernel = ContiguousAttention(True, **sizes, output=output_of(form), split=split.part, source=style)
         norms = {"q_gamma": w.attn_q_norm, "k_gamma": w.attn_k_norm, "eps": s.rms_eps} if style.normed else {}
         arguments: dict[str, Any] = {
             "out": a.attended, "q": a.q, "k": a.k, "v": a.v, "table": self.rope_table, "position": self.position,
             "k_cache": cache.keys, "v_cache": cache.values, **norms, **biases(w), **split.buffers(kernel),
         }  # fmt: skip
-        enqueue_attention(b, kernel, out, digits, arguments)
+        enqueue_attention(b, kernel, out, form, arguments)
 
     def _rotate_and_append(self, b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
         cache, neox = self.cache, s.rope_style == "neox"
         places = {"table": self.rope_table, "position": self.position}
         if b.fused and biases_at_once(w):
             added, norms = biases(w), {"q_gamma": w.attn_q_norm, "k_gamma": w.attn_k_norm}
-            sizes = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, "max_len": cache.max_len}
+            sizes: dict[str, Any] = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, "max_len": cache.max_len}
             given = {"q": a.q, "k": a.k, "v": a.v, "k_cache": cache.keys, "v_cache": cache.values, **places}
             normed = None not in norms.values()
-            if normed and NormRopeScatter.suits(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim):
-                at_once = NormRopeScatter(neox, False, **sizes)
+            if normed and can_norm(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim):
+                at_once = RopeScatter(neox, False, **sizes, normed=True)
                 b("rope_scatter", at_once, **given, **norms, eps=s.rms_eps)
                 return
             normalise_heads(b, s, w, a)
@@ -134,6 +127,13 @@ class TokenAttention:
         for role, x in (("q", a.q), ("k", a.k)):
             b(f"rope_{role}", Rope(neox, True, x.shape[0], s.head_dim, cache.max_len, s.rope_dim), x=x, **places)
         append(b, cache, k=a.k, v=a.v, position=self.position)
+
+
+def output_of(form: Form | None) -> Output:
+    """What attention writes for an output projection that reads this form."""
+    if isinstance(form, HalfForm):
+        return F16Split(form.parts, form.lane_run)
+    return Output() if form is None else Int8Planes(form)
 
 
 def biases(w: ValidatedLayerWeights) -> dict[str, GpuBuffer]:
@@ -203,23 +203,21 @@ def attend(
     """
     heads, head_dim = q.shape
     kv_heads, _, _ = cache.keys.shape
-    shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": cache.max_len}
+    shape: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": cache.max_len}
     arguments = {"out": out.buffer, "q": q, "k_cache": cache.keys, "v_cache": cache.values, "length": length}
-    digits = {"digits": form} if b.fused and isinstance(form, int) else {}
-    kernel: IncrementalAttention
-    if cache.max_len <= split.choice.short:  # no sequence is long, and of others incremental_attention has the same bits
-        kernel = (IncrementalAttentionDigits if digits else IncrementalAttention)(True, **shape, **digits)
-    else:
-        grouped = (GroupedAttentionDigits if digits else GroupedAttention)(True, **shape, **digits, **split.shape)
-        kernel, arguments = grouped, arguments | split.buffers(grouped)
-    enqueue_attention(b, kernel, out, digits, arguments)
+    form = form if b.fused and isinstance(form, int) else None
+    kernel = ContiguousAttention(True, **shape, output=output_of(form))
+    if cache.max_len > split.choice.short:  # else no sequence is long, and of others incremental_attention has the same bits
+        kernel = replace(kernel, split=split.part)
+        arguments |= split.buffers(kernel)
+    enqueue_attention(b, kernel, out, form, arguments)
 
 
 def enqueue_attention(
-    b: Binding, kernel: IncrementalAttention, out: StepValue, digits: Mapping[str, int], arguments: Mapping[str, Any]
+    b: Binding, kernel: ContiguousAttention, out: StepValue, form: int | None, arguments: Mapping[str, Any]
 ) -> None:
-    """Launch a kernel of a token's attention, which writes `digits` of its result, if it has such a field, beside it."""
-    if digits:
-        b.write("attention", kernel, out, digits["digits"], **arguments)
-    else:
+    """Launch a kernel of a token's attention, which writes this form of its result, if there is one, beside it."""
+    if form is None:
         b("attention", kernel, **arguments)
+    else:
+        b.write("attention", kernel, out, form, **arguments)

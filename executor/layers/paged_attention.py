@@ -4,12 +4,12 @@ pages they see, is in device buffers, so that the same launches serve every mixt
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from executor.choice.attention import AttentionChoice
 from executor.layers.activations import Activations
-from executor.layers.attention import add_biases, biases, biases_at_once, normalise_heads
+from executor.layers.attention import add_biases, biases, biases_at_once, normalise_heads, output_of
 from executor.layers.graph.binding import Binding
 from executor.layers.graph.values import Form, StepValue
 from executor.layers.indexed import ValidatedLayerWeights
@@ -18,13 +18,13 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import PagedShape
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import HalfForm
+from ptxgen.kernels.attention.f16_split import HEAD_DIMS
 from ptxgen.kernels.attention.flash_attention import FlashAttention
 from ptxgen.kernels.attention.paged_attention import PagedAttention
-from ptxgen.kernels.attention.paged_attention_merged import HANDED, PagedAttentionMerged, PagedAttentionMergedDigits
-from ptxgen.kernels.attention.paged_attention_merged_halves import PagedAttentionMergedHalves, windows_of_a_block
-from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce, PagedAttentionReduceDigits
-from ptxgen.kernels.attention.paged_attention_reduce_halves import HEAD_DIMS, PagedAttentionReduceHalves
+from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
+from ptxgen.kernels.attention.paged_last_block import PagedAttentionLastBlock
 from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
+from ptxgen.kernels.attention.split import HANDED
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,14 @@ class RowsAttention:
         (rows,) = lone.shape
         kernel = PagedAttention(heads=s.heads, rows=rows, **asdict(self.shape), **self.choice.alone._asdict()).filling()
         packs = b.fused and isinstance(form, HalfForm) and s.head_dim in HEAD_DIMS
-        if self.choice.merged and (windows_of_a_block(kernel) or not packs):
-            self._attend_at_once(b, s, a, kernel, lone, result, form)
+        plain = PagedAttentionLastBlock(**kernel.parameters())
+        if self.choice.merged and (plain.windows or not packs):
+            self._attend_at_once(b, s, a, plain, lone, result, form)
             return
         parts = self.workspace.arrays(kernel, f"attention of {rows}", HANDED)
         q, out = (self._heads(s, a, name, rows=rows)[name] for name in ("q", "attended"))
         b("attention_parts", kernel, q=q, **parts, **self._seen(rows) | {"position": lone})
-        shape = {
+        shape: dict[str, Any] = {
             "rows": rows,
             "heads": s.heads,
             "head_dim": s.head_dim,
@@ -106,40 +107,26 @@ class RowsAttention:
             "splits": kernel.splits,
             "least": kernel.least,
         }
-        arguments = {"out": out, **parts, "position": lone}
-        if packs and isinstance(form, HalfForm):
-            halves = PagedAttentionReduceHalves(**shape, **asdict(form))
-            b.write("attention", halves, result, form, **arguments)
-        elif b.fused and isinstance(form, int):
-            digits = PagedAttentionReduceDigits(**shape, digits=form)
-            b.write("attention", digits, result, form, **arguments)
-        else:
-            b("attention", PagedAttentionReduce(**shape), **arguments)
+        reduce = PagedAttentionReduce(**shape)
+        written = form if packs or isinstance(form, int) else None
+        _enqueue(b, reduce, result, written, {"out": out, **parts, "position": lone})
 
     def _attend_at_once(
         self,
         b: Binding,
         s: LayerShape,
         a: Activations,
-        parts: PagedAttention,
+        plain: PagedAttentionLastBlock,
         lone: GpuBuffer,
         result: StepValue,
         form: Form | None,
     ) -> None:
         """The same in one launch, bit for bit."""
-        rows, plain = parts.rows, PagedAttentionMerged(**parts.parameters())
+        rows = plain.rows
         heads = self._heads(s, a, "q", "attended", rows=rows)
         scratch = self.workspace.arrays(plain, f"attention of {rows}", plain.scratch)
         arguments = {"out": heads["attended"], "q": heads["q"], **self._seen(rows), "position": lone, **scratch}
-        shape = parts.parameters()
-        if b.fused and isinstance(form, HalfForm) and windows_of_a_block(parts):
-            halves = PagedAttentionMergedHalves(**shape, **asdict(form))
-            b.write("attention", halves, result, form, **arguments)
-        elif b.fused and isinstance(form, int):
-            digits = PagedAttentionMergedDigits(**shape, digits=form)
-            b.write("attention", digits, result, form, **arguments)
-        else:
-            b("attention", plain, **arguments)
+        _enqueue(b, plain, result, form if plain.windows or isinstance(form, int) else None, arguments)
 
     def _attend_in_tiles(self, b: Binding, s: LayerShape, a: Activations, tiles: GpuBuffer) -> None:
         count, parts = tiles.shape[0], self.choice.parts
@@ -155,3 +142,17 @@ class RowsAttention:
         """The heads of the rows, or of the first of them, f32[rows, heads, head_dim] each."""
         counts = {"q": s.heads, "attended": s.heads, "k": s.kv_heads, "v": s.kv_heads}
         return {name: getattr(a, name).view(0, (rows or a.rows, counts[name], s.head_dim)) for name in names}
+
+
+def _enqueue(
+    b: Binding,
+    plain: PagedAttentionLastBlock | PagedAttentionReduce,
+    out: StepValue,
+    form: Form | None,
+    arguments: Mapping[str, Any],
+) -> None:
+    """Launch the kernel that writes the result, with this form of it where launches are fused."""
+    if form is None or not b.fused:
+        b("attention", plain, **arguments)
+    else:
+        b.write("attention", replace(plain, output=output_of(form)), out, form, **arguments)

@@ -12,7 +12,7 @@ from executor.base.errors import DeviceError
 from executor.device.protocol import DeviceMemory
 from executor.memory.buffers import GpuBuffer, free_on_error
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
+from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.types import F32
 
 
@@ -194,7 +194,7 @@ class KvCache:
 
 def _require_attention(kv_heads: int, head_dim: int, max_len: int) -> None:
     """ArgumentError unless there is an attention kernel for a cache of this shape: what it refuses must not be allocated."""
-    IncrementalAttention(indirect=True, heads=kv_heads, kv_heads=kv_heads, head_dim=head_dim, max_len=max_len)
+    ContiguousAttention(indirect=True, heads=kv_heads, kv_heads=kv_heads, head_dim=head_dim, max_len=max_len)
 
 
 def _free(layers: Iterable[LayerCache]) -> None:

@@ -16,7 +16,7 @@ from executor.model.spec import Block, ModelSpec
 from ptxgen.errors import ShapeError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.activation.elementwise import FusedSwiglu
-from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
+from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.token.argmax import ArgMax
@@ -51,7 +51,7 @@ def require_kernels(spec: ModelSpec, metadata: Mapping[str, Value], path: Path) 
 def _probes(block: Block) -> list[Callable[[], object]]:
     a, ff = block.mixer, block.ffn.ff
     probes: list[Callable[[], object]] = [
-        lambda: IncrementalAttention(True, heads=a.heads, kv_heads=a.kv_heads, head_dim=a.head_dim, max_len=1),
+        lambda: ContiguousAttention(True, heads=a.heads, kv_heads=a.kv_heads, head_dim=a.head_dim, max_len=1),
         lambda: FusedSwiglu(n=ff),
     ]
     if a.qk_norm is not None:

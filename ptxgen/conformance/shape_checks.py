@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -188,8 +188,3 @@ SHAPE_CHECKS: dict[str, Callable[[KernelType], None]] = {
     "assembly": assembly,
     "emulator": emulator,
 }
-
-
-def set_fields(kernel: KernelType) -> dict[str, Any]:
-    """The fields that make the shape, with their values."""
-    return {f.name: getattr(kernel, f.name) for f in fields(kernel) if f.init}

@@ -9,7 +9,7 @@ import logging
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
@@ -31,7 +31,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class KernelEntry:
-    """A registered name: a class and the fields that the name fixes (`q4k_gemv` fixes the format of a GEMV)."""
+    """A registered name: a class and the fields that the name fixes (`q4k_gemv` fixes the format of a GEMV). Of a part
+    (kernel_type.PART) a name may fix the class alone: then the fields of that class are set as those of the kernel are."""
 
     name: str
     type: type[KernelType]
@@ -43,9 +44,21 @@ class KernelEntry:
         return next(iter((self.type.__doc__ or "").strip().splitlines()), "")
 
     @property
+    def fields(self) -> dict[str, Field[Any]]:
+        """The fields that a user sets."""
+        found: dict[str, Field[Any]] = {}
+        for one in fields(self.type):
+            part = self.fixed.get(one.name)
+            if one.metadata.get("part") and isinstance(part, type):
+                found |= {own.name: own for own in fields(part)}
+            elif one.init and one.name not in self.fixed:
+                found[one.name] = one
+        return found
+
+    @property
     def parameters(self) -> dict[str, Any]:
         """The shape fields a user sets, with their defaults (MISSING where there is none)."""
-        return {f.name: f.default for f in fields(self.type) if f.init and f.name not in self.fixed}
+        return {name: one.default for name, one in self.fields.items()}
 
     def make(self, **shape: Any) -> KernelType:
         """The kernel of this shape. Raises ArgumentError for unknown, missing or impossible values."""
@@ -56,7 +69,12 @@ class KernelEntry:
         missing = [name for name, default in parameters.items() if default is MISSING and name not in shape]
         if missing:
             raise ArgumentError(f"{self.name} needs {', '.join(missing)}")
-        kernel = self.type(**self.fixed, **shape)
+        fixed = dict(self.fixed)
+        for one in fields(self.type):
+            part = fixed.get(one.name)
+            if one.metadata.get("part") and isinstance(part, type):
+                fixed[one.name] = part(**{own.name: shape.pop(own.name) for own in fields(part) if own.name in shape})
+        kernel = self.type(**fixed, **shape)
         try:
             kernel.signature()
         except ArgumentError as error:

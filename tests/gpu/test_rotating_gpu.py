@@ -21,8 +21,8 @@ def test_a_token_has_the_bits_of_two_launches(
 ) -> None:
     if gpu.target.sm < 90:
         pytest.skip("merged attention needs sm_90")
-    monkeypatch.setattr(choice, "SHORT", short)
-    monkeypatch.setattr(choice, "LEAST", 32)
+    monkeypatch.setattr(choice, "TOKEN_SHORT", short)
+    monkeypatch.setattr(choice, "TOKEN_LEAST", 32)
     path = made(tmp_path, arch, **shape)
     apart, _ = decoded(path, replace(APART, early_launches=True), gpu)
     together, names = decoded(path, replace(ROTATING, early_launches=True), gpu)

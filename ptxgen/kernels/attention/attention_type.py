@@ -54,6 +54,11 @@ class AttentionType(KernelType):
             raise ArgumentError(f"{self.name}: heads must be a multiple of kv_heads ({self.kv_heads}), got {self.heads}")
 
     @property
+    def group(self) -> int:
+        """Query heads that share a key/value head."""
+        return self.heads // self.kv_heads
+
+    @property
     def scale(self) -> float:
         """1 / sqrt(head_dim) as the f32 that the text holds."""
         return float(np.float32(self.head_dim**-0.5))
@@ -73,7 +78,7 @@ class AttentionType(KernelType):
 
     def places(self, k: KernelBuilder, first: Value) -> tuple[GlobalArray, GlobalArray, GlobalArray]:
         """Where value `first` of a row of the block's head (%ctaid.x) is in q and in the first rows of K and V."""
-        kv_head = k.ctaid.x // (self.heads // self.kv_heads)
+        kv_head = k.ctaid.x // self.group
         keys, values = k.arg.k_cache.at(kv_head, 0, first), k.arg.v_cache.at(kv_head, 0, first)
         return k.arg.q.at(k.ctaid.x, first), keys, values
 
@@ -90,13 +95,12 @@ class AttentionType(KernelType):
 
     def exact(
         self, arguments: Mapping[str, Any], length: int, *, magnitude: bool = False
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Scores [heads, length] and values [heads, length, head_dim], in float64; with `magnitude` of the absolute numbers."""
-        group = self.heads // self.kv_heads
         q, keys, values = (
             arguments["q"].astype(np.float64),
-            arguments["k_cache"][:, :length].astype(np.float64).repeat(group, axis=0),
-            arguments["v_cache"][:, :length].astype(np.float64).repeat(group, axis=0),
+            arguments["k_cache"][:, :length].astype(np.float64).repeat(self.group, axis=0),
+            arguments["v_cache"][:, :length].astype(np.float64).repeat(self.group, axis=0),
         )
         if magnitude:
             q, keys, values = np.abs(q), np.abs(keys), np.abs(values)

@@ -21,6 +21,10 @@ from ptxgen.kernels.attention.split_attention_reduce import TOGETHER, WARPS
 from ptxgen.target import FULL_WARP, WARP_SIZE
 from ptxgen.types import F32
 
+LEAST_SM = 90
+"""Of a last-block reduction over pages: for older GPUs the assembler writes all that has a shuffle twice (benchmarks/LOG.md),
+which is more than 64 KB."""
+
 IN_FLIGHT = 2  # times TOGETHER rows
 VECTOR = 4
 
@@ -127,7 +131,7 @@ class Merge:
 
     def _factors(
         self, k: KernelBuilder, parts: PartArrays, tiles: int, count: Value, head: Value, factors: SharedView
-    ) -> Value:  # fmt: skip
+    ) -> Value:
         """The warp's row of `factors` gets what each part of the head is multiplied by, zeros after the last; returns the total
         of all, 0 if a part has none. A tile of 32 parts stands for a warp of paged_attention_reduce, which has one at most."""
         peaks, totals = (array.at(head * parts.splits) for array in (parts.peaks, parts.totals))
@@ -151,7 +155,7 @@ class Merge:
 
     def _weighted_sums(
         self, k: KernelBuilder, parts: PartArrays, count: Value, head: Value, factors: SharedView
-    ) -> list[Value]:  # fmt: skip
+    ) -> list[Value]:
         """The lane's values of the weighted sum. Each tile of parts is summed by itself; a row past the last, up to a multiple
         of TOGETHER, is the last one again, times zero."""
         rows = parts.weighted.at(head * (parts.splits * self.head_dim) + self.first(k))
@@ -204,7 +208,7 @@ def _halved(values: Sequence[Value]) -> Value:
 
 def merged_bound(
     tiles: GroupTiles, size: int, scores: NDArray[Any], errors: NDArray[Any], values: NDArray[Any]
-) -> NDArray[np.float64]:  # fmt: skip
+) -> NDArray[np.float64]:
     """How far the softmax of all positions may be off, f64[heads, head_dim], in parts of up to `size` positions: what parts are
     off by (see `part_bounds`), what putting them together adds (see `parts_bound`), a division at the end. scores, errors:
     f64[heads, positions], errors in units of 2^-24; values: f64[heads, positions, head_dim]. The weight of a position has the

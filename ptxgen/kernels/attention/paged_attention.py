@@ -5,134 +5,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.dsl.arguments import Array, Direction, Signature, read
+from ptxgen.dsl.arguments import Array, Signature, read
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.attention.attention_type import positions
 from ptxgen.kernels.attention.group_tiles import TILES_ALLOWED, GroupTiles, Load
 from ptxgen.kernels.attention.paged_cache import TILE, PagedKernel, Place
+from ptxgen.kernels.attention.split import HANDED, MOST_SPLITS, Split, part_bounds, partials, require_split, softmax_part
+from ptxgen.kernels.attention.suited import LEAST, RESIDENT_THREADS, SPLITS, filling_blocks, spread_of
 from ptxgen.kernels.attention.tiles import Softmax
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
-from ptxgen.target import FULL_WARP, WARP_SIZE, Target
+from ptxgen.target import FULL_WARP, WARP_SIZE
 from ptxgen.types import F32, U32
-
-SPLITS = 64
-MOST_SPLITS = 256
-LEAST = 128  # positions
-ENOUGH_WARPS = 2112  # 16 for each of 132 multiprocessors: two blocks of 8 warps
-RESIDENT_THREADS = 256
-LEAST_ALLOWED = (32, 64, 128, 256)
-
-
-@dataclass(frozen=True)
-class Split:
-    """How the positions of a row are dealt out: to at most `splits` parts of equal size, a multiple of `least` positions. The
-    size follows from the row's own length, on the device, so that one launch serves every length and a row has the same bits
-    whatever the other rows are."""
-
-    splits: int
-    least: int
-
-    def size(self, length: int) -> int:
-        """Positions of a part of a row of `length`; the last part may have fewer."""
-        each = -(-length // self.splits)
-        return -(-each // self.least) * self.least
-
-    def device_size(self, length: Value) -> Value:
-        """The same in a register."""
-        each = (length + (self.splits - 1)) // self.splits
-        return (each + (self.least - 1)) // self.least * self.least
-
-    def slices(self, length: int) -> list[slice]:
-        """The positions of each part of a row of `length`, which may be 0."""
-        return [slice(at, min(at + self.size(length), length)) for at in range(0, length, self.size(length) or 1)]
-
-
-def spread_of(kv_heads: int, rows: int, blocks: int) -> int:
-    """A good `spread` for rows that all have long sequences: `blocks` in all, as many as a large GPU holds at once, and few
-    that find nothing to do."""
-    return min(max(1, blocks // (kv_heads * rows)), MOST_SPLITS)
-
-
-class Suited(NamedTuple):
-    """Settings of paged_attention. splits: parts of a row; tile: positions that a warp takes at once; resident_threads: most
-    threads for which nothing is spilled, as far as that was looked at."""
-
-    splits: int
-    tile: int
-    resident_threads: int
-
-
-def suited(target: Target, *, heads: int, kv_heads: int, head_dim: int, kv_type: str) -> Suited:
-    """For a model's heads. Parts enough that those of one long row fill a large GPU, and half a tile a warp with up to four
-    heads of up to 128 f32 values, were faster on an H200 at any length and number of rows (benchmarks/LOG.md). Bits do not
-    depend on the target."""
-    small = heads <= 4 * kv_heads and head_dim <= 128
-    tile = TILE // 2 if small and kv_type == "f32" else TILE
-    filling = spread_of(kv_heads, 1, ENOUGH_WARPS // (LEAST // tile))
-    splits = min(max(1 << filling.bit_length() - 1, SPLITS // 2), 2 * SPLITS)
-    if target.sm < 90 or not small:
-        return Suited(splits, tile, RESIDENT_THREADS)
-    return Suited(splits, tile, 384 if kv_type == "q8_0" else 512)
-
-
-def partials(rows: int, heads: int, splits: int, head_dim: int, direction: Direction) -> Signature:
-    """What the two kernels hand over, of each row, head and part: the largest score, the sum of the exponentials of the scores
-    less the largest, and the sum of V weighted by these. Only the parts of a row that have positions are written and read. A
-    part that needs a page or a slot that does not exist has -infinity, 0 and nothing in their place."""
-    return {
-        "peaks": Array(F32, (rows, heads, splits), direction, partial=True),
-        "totals": Array(F32, (rows, heads, splits), direction, partial=True),
-        "weighted": Array(F32, (rows, heads, splits, head_dim), direction, partial=True),
-    }
-
-
-def softmax_part(scores: NDArray[Any], values: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
-    """What `partials` tells, of one part: scores: f64[heads, positions], values: f64[heads, positions, head_dim]."""
-    peaks = scores.max(axis=1)
-    weights = np.exp(scores - peaks[:, None])
-    return {"peaks": peaks, "totals": weights.sum(axis=1), "weighted": np.einsum("hl,hld->hd", weights, values)}
-
-
-def part_bounds(
-    tiles: GroupTiles, scores: NDArray[Any], errors: NDArray[Any], values: NDArray[Any]
-) -> dict[str, NDArray[np.float64]]:  # fmt: skip
-    """How far these may be off by rounding; errors: f64[heads, positions], that of each score in units of 2^-24.
-
-    The weight of a position is a product of exponentials, one for itself, one for each tile after it and one for the merge:
-    2 units each and one for the product, and the roundings of their arguments, which add up to the distance of the score
-    from the largest. That largest score is off, too, and part of every weight. The weighted sum and the sum of the weights
-    add a unit for each addition (the weights: one for each tile, 5 of the tree over the lanes and as many at most as there
-    are warps). A tenth more covers the second order.
-    """
-    rounds = -(-scores.shape[1] // (tiles.tile * tiles.warps))
-    peak, worst = scores.max(axis=1, keepdims=True), errors.max(axis=1, keepdims=True)
-    weights = np.exp(scores - peak)
-    units = errors + worst + 3 * (rounds + 2) + peak - scores
-    bounds = {
-        "peaks": worst[:, 0],
-        "totals": np.sum(weights * (units + rounds + 5 + tiles.warps), axis=1),
-        "weighted": np.einsum("hl,hld->hd", weights * (units + tiles.sum_units(rounds)), np.abs(values)),
-    }
-    return {name: 1.1 * UNIT * bound + 2.0**-140 for name, bound in bounds.items()}
-
-
-def require_split(kernel: KernelType, split: Split) -> None:
-    """Raise ArgumentError unless the kernels know such a split."""
-    require(kernel, "splits", high=MOST_SPLITS)
-    if split.least not in LEAST_ALLOWED:
-        raise ArgumentError(f"{kernel.name}: least must be one of {LEAST_ALLOWED}, got {split.least!r}")
 
 
 @register
@@ -148,7 +42,6 @@ class PagedAttention(PagedKernel):
     GPU. A multiprocessor's registers hold resident_threads threads.
     """
 
-    name = "paged_attention"
     waits_inside = True
     bit_free = ("spread", "resident_threads")
     splits: int = SPLITS
@@ -164,6 +57,10 @@ class PagedAttention(PagedKernel):
         require_split(self, self.split)
         if self.tile not in TILES_ALLOWED:
             raise ArgumentError(f"{self.name}: tile must be one of {TILES_ALLOWED}, got {self.tile!r}")
+
+    @property
+    def name(self) -> str:
+        return "paged_attention"
 
     @property
     def split(self) -> Split:
@@ -192,7 +89,7 @@ class PagedAttention(PagedKernel):
 
     def filling(self) -> Self:
         """The same with as many blocks a row as a large GPU holds at once, if all rows have long sequences."""
-        return replace(self, spread=spread_of(self.kv_heads, self.rows, ENOUGH_WARPS // self.warps))
+        return replace(self, spread=spread_of(self.kv_heads, self.rows, filling_blocks(self.warps)))
 
     def signature(self) -> Signature:
         return {
@@ -235,7 +132,7 @@ class PagedAttention(PagedKernel):
 
     def own_parts(
         self, k: KernelBuilder, place: Place, kv_head: Value, begin: Value, end: Value, size: Value, first: Value, heads: Value
-    ) -> Iterator[tuple[Value, Value, list[Softmax]]]:  # fmt: skip
+    ) -> Iterator[tuple[Value, Value, list[Softmax]]]:
         """Each part, of `size` positions, the first from `begin` to `end`, that the block has of its row: its number, whether
         its pages exist, and the warp's softmax of it. Each time the block waits twice, so that nobody overwrites what another
         still reads."""
@@ -258,15 +155,13 @@ class PagedAttention(PagedKernel):
 
     def _softmax(
         self, k: KernelBuilder, queries: SharedPart, place: Place, kv_head: Value, begin: Value, end: Value
-    ) -> list[Softmax]:  # fmt: skip
+    ) -> list[Softmax]:
         """The warp's softmax of the positions from `begin` to `end`."""
-        return self.tiles.softmax(
-            k, queries, lambda start: self._tile(k, place.slot, kv_head, start), begin, end, self.scale
-        )  # fmt: skip
+        return self.tiles.softmax(k, queries, lambda start: self._tile(k, place.slot, kv_head, start), begin, end, self.scale)
 
     def _hand_over(
         self, k: KernelBuilder, first: Value, heads: Value, part: Value, usable: Value, found: list[Softmax]
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Store what the warps found of a part, for `heads` heads from `first` on."""
         tiles, row = self.tiles, k.ctaid.y
         merged, weighted = tiles.merge(k, found)
@@ -315,7 +210,7 @@ class PagedAttention(PagedKernel):
 
     def exact(
         self, arguments: Mapping[str, Any], row: int, where: NDArray[np.int64], *, magnitude: bool = False
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Scores [heads, positions] and values [heads, positions, head_dim], in float64; with `magnitude` of the absolute
         numbers."""
         q = arguments["q"][row].astype(np.float64)
@@ -330,7 +225,7 @@ class PagedAttention(PagedKernel):
         return self.tiles.score_units * self.exact(arguments, row, where, magnitude=True)[0]
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        out = {name: arguments[name].astype(np.float64) for name in ("peaks", "totals", "weighted")}
+        out = {name: arguments[name].astype(np.float64) for name in HANDED}
         for row in range(self.rows):
             for number, where in self.parts_of(arguments, row):
                 out["peaks"][row, :, number], out["totals"][row, :, number] = -np.inf, 0.0
@@ -341,7 +236,7 @@ class PagedAttention(PagedKernel):
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """See `part_bounds`; the values of the cache are exact as f32."""
-        bounds = {name: np.zeros(arguments[name].shape) for name in ("peaks", "totals", "weighted")}
+        bounds = {name: np.zeros(arguments[name].shape) for name in HANDED}
         for row in range(self.rows):
             for number, where in self.parts_of(arguments, row):
                 if not len(where):

@@ -1,5 +1,4 @@
-"""Puts the parts of a row's softmax together that paged_attention leaves, one block a head and row; with or without the digits
-of the result, for an output projection on int8 digits. For one on f16 halves: paged_attention_reduce_halves.py."""
+"""The reduction of the parts of a token's softmax that paged_attention leaves, in a launch of its own."""
 
 from __future__ import annotations
 
@@ -12,24 +11,32 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.arguments import Signature, read, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.kernel_type import PART, KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.attention_type import LONGEST, positions
-from ptxgen.kernels.attention.paged_attention import LEAST, SPLITS, Split, partials, require_split
+from ptxgen.kernels.attention.f16_split import F16Split
+from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.output import HeadValues, Output, OutShape, ready
 from ptxgen.kernels.attention.paged_cache import TILE, length_of
+from ptxgen.kernels.attention.split import Split, partials, require_split
 from ptxgen.kernels.attention.split_attention_reduce import WARPS, parts_bound, put_together, softmax_of_parts
+from ptxgen.kernels.attention.suited import LEAST, SPLITS
 from ptxgen.kernels.attention.tiles import Tiles
-from ptxgen.kernels.quantize import activation_digits
-from ptxgen.kernels.quantize.digit_bounds import digit_bounds
-from ptxgen.kernels.quantize.quantize import Quantize, write_digits
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import MOST_ROWS, require
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U32
 
+OUTPUTS: Mapping[type[Output], tuple[tuple[Output, tuple[int, ...]], ...]] = {
+    Output: ((Output(), (4, 4, 96, 8192)), (Output(), (1, 1, 32, 32, 1, 32))),
+    Int8Planes: ((Int8Planes(2), (4, 3, 128, 8192)), (Int8Planes(1), (1, 1, 32, 32, 1, 32))),
+    F16Split: ((F16Split(2, 64), (3, 3, 128, 64, 2, 32)), (F16Split(1, 4), (1, 1, 128, 32, 1, 32))),
+}
+"""What the kernel writes, with samples: the form, and the fields from rows on."""
 
-@register
+
+@register(output=OUTPUTS)
 @dataclass(frozen=True)
 class PagedAttentionReduce(KernelType):
     """out[r, h] = sum over parts p of e^(peaks[r, h, p] - largest) weighted[r, h, p], over the same sum of totals[r, h, p].
@@ -41,13 +48,13 @@ class PagedAttentionReduce(KernelType):
     """
 
     family: ClassVar[str] = "attention"
-    name = "paged_attention_reduce"
     rows: int
     heads: int
     head_dim: int
     max_len: int
     splits: int = SPLITS
     least: int = LEAST
+    output: Output = field(default=Output(), kw_only=True, metadata=PART)
 
     def __post_init__(self) -> None:
         require(self, "rows", high=MOST_ROWS)
@@ -55,6 +62,21 @@ class PagedAttentionReduce(KernelType):
         require(self, "head_dim", low=WARP_SIZE, high=256, multiple=WARP_SIZE)
         require(self, "max_len", low=TILE, high=LONGEST, multiple=TILE)
         require_split(self, self.split)
+        self.output.require(self)
+        self.output.require_head_dim(self, self.head_dim)
+
+    @property
+    def name(self) -> str:
+        return f"paged_attention_reduce{self.output.suffix}"
+
+    @property
+    def least_sm(self) -> int:
+        return self.output.least_sm
+
+    @property
+    def out_shape(self) -> OutShape:
+        """Of `out`."""
+        return OutShape(self.rows, self.heads, self.head_dim)
 
     @property
     def split(self) -> Split:
@@ -64,19 +86,19 @@ class PagedAttentionReduce(KernelType):
     def signature(self) -> Signature:
         return {
             "out": write(F32, self.rows, self.heads, self.head_dim),
+            **self.output.arrays(self.out_shape),
             **partials(self.rows, self.heads, self.splits, self.head_dim, "in"),
             "position": read(U32, self.rows, align=4),
         }
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=(self.heads, self.rows), block=WARPS * WARP_SIZE)
+        return LaunchConfig(grid=self.output.reduction_grid(self.out_shape), block=WARPS * WARP_SIZE)
 
     def emit(self, k: KernelBuilder) -> None:
-        for d, value in self.results(k, k.ctaid.y, k.ctaid.x):
-            k.store(k.arg.out[k.ctaid.y, k.ctaid.x, d], value)
+        self.output.write_reduced(k, self.out_shape, lambda row, head: self.results(k, row, head))
 
-    def results(self, k: KernelBuilder, row: Value, head: Value) -> Iterator[tuple[Value, Value]]:
-        """For each d < head_dim, d and the value of out, in the thread that has it to write. All threads must come here."""
+    def results(self, k: KernelBuilder, row: Value, head: Value) -> HeadValues:
+        """Those of a head of a row. All threads must come here."""
         tiles = Tiles(self.head_dim, WARPS)
         length = length_of(k, k.load(k.arg.position[row]), self.max_len)
         size = k.max(self.split.device_size(length), 1)
@@ -88,7 +110,7 @@ class PagedAttentionReduce(KernelType):
             missing @= k.select(k.load(totals[number]) == 0.0, 1, missing)
         usable = (k.block_max(missing) == 0) & (count > 0)
         for d, value in tiles.added(k, weighted):
-            yield d, k.select(usable, value / total, 0.0)
+            yield d, ready(k.select(usable, value / total, 0.0))
 
     def _parts(self, arguments: Mapping[str, Any], row: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Peaks, totals and sums of a row's parts, in float64; of no part if the row is idle."""
@@ -109,24 +131,26 @@ class PagedAttentionReduce(KernelType):
         return result
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        return {"out": self._each(arguments, softmax_of_parts)}
+        out = self._each(arguments, softmax_of_parts)
+        return {"out": out, **self.output.of(self.out_shape, out)}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """See `parts_bound`."""
-        return {"out": self._each(arguments, parts_bound)}
+        out, bound = self._each(arguments, softmax_of_parts), self._each(arguments, parts_bound)
+        return {"out": bound, **self.output.bounds(self.out_shape, out, bound)}
 
     def work(self, length: int | None = None) -> Work:
         """As PagedAttention.work."""
         parts = len(self.split.slices(positions(self, self.max_len, length)))
         values = self.rows * self.heads * parts * (self.head_dim + 2)
-        return Work(
-            flops=2 * values, bytes=F32.bytes * (values + self.rows * self.heads * self.head_dim) + U32.bytes * self.rows
-        )
+        moved = F32.bytes * (values + self.rows * self.out_shape.size) + U32.bytes * self.rows
+        form = self.output.work(self.out_shape)
+        return Work(2 * values + form.flops, moved + form.bytes)
 
     @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        yield cls(**fixed, rows=4, heads=4, head_dim=96, max_len=8192)
-        yield cls(**fixed, rows=1, heads=1, head_dim=32, max_len=32, splits=1, least=32)
+    def cases(cls, *, output: type[Output] = Output, **fixed: Any) -> Iterator[KernelType]:
+        for form, shape in OUTPUTS[output]:
+            yield cls(*shape, **fixed, output=form)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """What rows of random lengths leave, with NaN where paged_attention writes nothing; of two rows or more the first has a
@@ -143,60 +167,5 @@ class PagedAttentionReduce(KernelType):
         if self.rows > 2:
             position[-1] = self.max_len
         out = np.zeros((self.rows, self.heads, self.head_dim), np.float32)
-        return {"out": out, "peaks": peaks, "totals": totals, "weighted": sums, "position": position}
-
-
-@register
-@dataclass(frozen=True)
-class PagedAttentionReduceDigits(PagedAttentionReduce):
-    """paged_attention_reduce and the int8 digits of its out in one launch, bit for bit.
-
-    out and what is read as there. With size = heads * head_dim, digits: s8[rows, digits, size], scales: f32[rows, size / 32],
-    sums: s32[rows, size / 32]: what q8_quantize (digits=1), q16_quantize (2) or q24_quantize (3) make of out as rows.
-    """
-
-    name = "paged_attention_reduce_digits"
-    digits: int = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, "digits", high=max(activation_digits.LARGEST))
-
-    @property
-    def size(self) -> int:
-        """Values of a row of `out`."""
-        return self.heads * self.head_dim
-
-    def signature(self) -> Signature:
-        out, *inputs = super().signature().items()
-        return dict([out, *activation_digits.arrays(self.rows, self.digits, self.size, "out").items(), *inputs])
-
-    def emit(self, k: KernelBuilder) -> None:
-        value = k.f32(0.0)
-        for d, result in self.results(k, k.ctaid.y, k.ctaid.x):  # once: a block has a thread for each d
-            value @= result
-            k.store(k.arg.out[k.ctaid.y, k.ctaid.x, d], value)
-        write_digits(k, self.digits, k.ctaid.y, k.ctaid.x * self.head_dim + k.tid.x, [value], k.tid.x < self.head_dim)
-
-    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        out = super().reference(**arguments)["out"]
-        return {"out": out, **activation_digits.quantize(out.reshape(self.rows, self.size), self.digits)._asdict()}
-
-    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        """That of paged_attention_reduce, and what it lets the digits be."""
-        out, bound = super().reference(**arguments)["out"], np.asarray(super().tolerance(**arguments)["out"])
-        flat = (self.rows, self.size)
-        return {"out": bound, **digit_bounds(out.reshape(flat), bound.reshape(flat), self.digits)}
-
-    def work(self, length: int | None = None) -> Work:
-        reduce, quantize = super().work(length), Quantize(self.digits, self.size, self.rows).work()
-        read_again = F32.bytes * self.rows * self.size
-        return Work(flops=reduce.flops + quantize.flops, bytes=reduce.bytes + quantize.bytes - read_again)
-
-    @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        yield cls(**fixed, rows=4, heads=3, head_dim=128, max_len=8192, digits=2)
-        yield cls(**fixed, rows=1, heads=1, head_dim=32, max_len=32, splits=1, least=32, digits=1)
-
-    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        return {**super().inputs(rng), **activation_digits.unwritten(self.rows, self.digits, self.size)}
+        parts = {"peaks": peaks, "totals": totals, "weighted": sums}
+        return {"out": out, **self.output.unwritten(self.out_shape), **parts, "position": position}

@@ -1,102 +1,44 @@
-"""What a token's queries, keys and values go through between their matrices and attention, in one launch: rope_indirect of the
-queries and of the keys and kv_cache_scatter_indirect, with `bias` three residual_add before them. The norm of qwen3's heads is
-not here."""
+"""What a token's queries, keys and values go through between their matrices and attention, in one launch: biases or the norm of
+heads (qwen3), rotation, and the write into a contiguous cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.dsl.arguments import Array, Signature, read, update
+from ptxgen.dsl.arguments import Array, Scalar, Signature, read, update
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
-from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.accuracy import UNIT
-from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.accuracy import UNIT, with_outlier
+from ptxgen.kernels.attention.head_pairs import HeadPairs
+from ptxgen.kernels.norm.per_head_rmsnorm import normalised
+from ptxgen.kernels.norm.rmsnorm import rms_bound, rms_normalised
 from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.rope.rope import Pair, Rope, load_pairs, neighbours, store_pairs, turned
+from ptxgen.kernels.rope.rope import Pair, Rope, store_pairs, turned
 from ptxgen.kernels.rope.table import rope_table
 from ptxgen.kernels.shape import require
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U32
 
 THREADS = 128
+NORMED = ("q", "k")
+CACHES = ("k_cache", "v_cache")
+LARGEST_HEAD = 256  # values of one that is normalised; a lane holds 8 of them and their gammas
+SAMPLES = ((9, 3, 64, 100, 0), (32, 8, 128, 17, 0), (3, 1, 96, 1, 0), (2, 1, 64, 3, 32))
+NORM_SAMPLES = ((16, 8, 128, 100, 0), (3, 1, 64, 1, 0), (2, 2, 192, 3, 0), (5, 1, 256, 7, 0))
+"""heads, kv_heads, head_dim, max_len, rotary_dim."""
 
 
-Row = Callable[[str, Value, Value], GlobalArray]
-"""Where q, k or v (a name) has value `first` of a head: (name, head, first)."""
-
-Keep = Callable[[str, Value, Value, int, Sequence[Pair]], None]
-"""Writes pairs of a key or a value to the cache: (`k` or `v`, head, first, distance of the two of a pair, pairs)."""
-
-
-@dataclass(frozen=True)
-class HeadPairs:
-    """What a token's queries, keys and values go through, pair by pair: bias, rotation, and the copy into the cache. Fields as
-    in RopeScatter. count: successive pairs that a thread takes, 1 or 2, a divisor of rotary_dim / 2. stored: opens the branch
-    of those who may store; what they store is loaded and computed before it."""
-
-    neox: bool
-    bias: bool
-    heads: int
-    kv_heads: int
-    head_dim: int
-    rotary_dim: int
-    count: int = 1
-    stored: Callable[[], AbstractContextManager[Any]] = nullcontext
-
-    def write(self, k: KernelBuilder, head: Value, i: Value, position: Value, row: Row, keep: Keep) -> None:
-        """The pairs of a head from pair i on; the heads are numbered through: those of q, then of k, then of v. Values past
-        rotary_dim that no bias is added to are not written in place, and those of q not looked at."""
-        with k.when(head < self.heads):
-            self._rotated(k, "q", head, i, position, row, keep)
-        with k.otherwise():
-            with k.when(head < self.heads + self.kv_heads):
-                self._rotated(k, "k", head - self.heads, i, position, row, keep)
-            with k.otherwise():
-                self._pair(k, "v", head - (self.heads + self.kv_heads), i, position, row, keep, turn=False)
-
-    def _rotated(
-        self, k: KernelBuilder, name: str, head: Value, i: Value, position: Value, row: Row, keep: Keep
-    ) -> None:  # fmt: skip
-        """Pairs of a head of q or k: such as are turned, or such past rotary_dim."""
-        if self.rotary_dim == self.head_dim:
-            self._pair(k, name, head, i, position, row, keep, turn=True)
-        else:
-            with k.when(i < self.rotary_dim // 2):
-                self._pair(k, name, head, i, position, row, keep, turn=True)
-            if self.bias or name != "q":  # else it stays as it is and goes nowhere
-                with k.otherwise():
-                    self._pair(k, name, head, i, position, row, keep, turn=False)
-
-    def _pair(
-        self, k: KernelBuilder, name: str, head: Value, i: Value, position: Value, row: Row, keep: Keep, *, turn: bool
-    ) -> None:  # fmt: skip
-        """The pairs of a head from pair i on: neighbours, unless they are turned in the style of neox."""
-        first, distance = (i, self.rotary_dim // 2) if turn and self.neox else (i * 2, 1)
-        place = row(name, head, first)
-        pairs = load_pairs(k, place, distance, self.count)
-        if self.bias:
-            biases = load_pairs(k, getattr(k.arg, f"{name}_bias").at(head * self.head_dim + first), distance, self.count)
-            pairs = [(pair[0] + bias[0], pair[1] + bias[1]) for pair, bias in zip(pairs, biases, strict=True)]
-        if turn:
-            angles = neighbours(k.load_vector(k.arg.table[position, i, 0], 2 * self.count))
-            pairs = [turned(k, pair, cosine, sine) for pair, (cosine, sine) in zip(pairs, angles, strict=True)]
-        with self.stored():
-            if turn or self.bias:
-                store_pairs(k, place, distance, pairs)
-            if name != "q":
-                keep(name, head, first, distance, pairs)
-
-
-@register(neox=(False, True), bias=(False, True))
+@register(neox=(False, True), bias=(False, True), normed=(False,))
+@register(neox=(True,), bias=(False,), normed=(True,))
 @dataclass(frozen=True)
 class RopeScatter(KernelType):
     """Rotate the queries and keys of a token, in place, and write its keys and values into the cache.
@@ -104,7 +46,10 @@ class RopeScatter(KernelType):
     q: f32[heads, head_dim]; k, v: f32[kv_heads, head_dim]; table: f32[max_len, rotary_dim / 2, 2], pairs, `neox` and rotary_dim
     as in rope; k_cache, v_cache: f32[kv_heads, max_len, head_dim], of which [:, position] is written; position: u32[1]. With
     `bias`, q_bias: f32[heads * head_dim] and k_bias, v_bias: f32[kv_heads * head_dim] are added to q, k and v first, to v in
-    place, too. The bits are those of the kernels one after the other. A position of max_len or more changes nothing at all.
+    place, too. Or, `normed`, each head of q and k is normalised first, as by per_head_rmsnorm with q_gamma, k_gamma:
+    f32[head_dim] and eps: f32 scalar: in the style of neox, without a bias, all of heads of 64, 128, 192 or 256 values, so that
+    a lane has both values of a pair. The bits are those of the kernels one after the other. A position of max_len or more
+    changes nothing at all.
     """
 
     family: ClassVar[str] = "attention"
@@ -115,6 +60,7 @@ class RopeScatter(KernelType):
     head_dim: int
     max_len: int
     rotary_dim: int = 0
+    normed: bool = field(default=False, kw_only=True, metadata=HIDDEN)
 
     def __post_init__(self) -> None:
         require(self, "heads", "kv_heads", "max_len")
@@ -122,10 +68,17 @@ class RopeScatter(KernelType):
         if self.rotary_dim == 0:
             object.__setattr__(self, "rotary_dim", self.head_dim)
         require(self, "rotary_dim", low=2, high=self.head_dim, multiple=2)
+        if self.normed and (self.bias or not can_norm(neox=self.neox, head_dim=self.head_dim, rotary_dim=self.rotary_dim)):
+            raise ArgumentError(
+                f"{self.name} rotates all of a head of 64, 128, 192 or {LARGEST_HEAD} values in the style of neox and adds no "
+                f"bias, got {self.parameters()}"
+            )
 
     @property
     def name(self) -> str:
-        return f"{'bias_' if self.bias else ''}rope{'_neox' if self.neox else ''}_scatter_indirect"
+        return (
+            f"{'norm_' if self.normed else ''}{'bias_' if self.bias else ''}rope{'_neox' if self.neox else ''}_scatter_indirect"
+        )
 
     @property
     def tokens(self) -> dict[str, int]:
@@ -134,6 +87,7 @@ class RopeScatter(KernelType):
 
     def signature(self) -> Signature:
         biases: Signature = {f"{name}_bias": read(F32, heads * self.head_dim) for name, heads in self.tokens.items()}
+        gammas: Signature = {f"{name}_gamma": read(F32, self.head_dim) for name in NORMED} | {"eps": Scalar(F32, low=0.0)}
         return {
             "q": update(F32, self.heads, self.head_dim),
             "k": update(F32, self.kv_heads, self.head_dim),
@@ -143,9 +97,12 @@ class RopeScatter(KernelType):
             "k_cache": update(F32, self.kv_heads, self.max_len, self.head_dim, partial=True),
             "v_cache": update(F32, self.kv_heads, self.max_len, self.head_dim, partial=True),
             "position": position_argument(True, 0, self.max_len - 1),
+            **(gammas if self.normed else {}),
         }
 
     def launch(self) -> LaunchConfig:
+        if self.normed:  # a warp a head
+            return LaunchConfig(grid=sum(self.tokens.values()), block=WARP_SIZE)
         return LaunchConfig(grid=-(-self._pairs // THREADS), block=THREADS)
 
     @property
@@ -153,18 +110,47 @@ class RopeScatter(KernelType):
         return sum(self.tokens.values()) * self.head_dim // 2
 
     def emit(self, k: KernelBuilder) -> None:
-        """A thread takes a pair of values of a head: the heads of q, then of k, then of v."""
         position = position_value(k, "position", True)
+        (self._emit_heads if self.normed else self._emit_pairs)(k, position)
+
+    def _emit_pairs(self, k: KernelBuilder, position: Value) -> None:
+        """A thread takes a pair of values of a head: the heads of q, then of k, then of v."""
         pair = k.ctaid.x * THREADS + k.tid.x
+
+        def keep(name: str, head: Value, first: Value, distance: int, pairs: Sequence[Pair]) -> None:
+            store_pairs(k, getattr(k.arg, f"{name}_cache").at(head, position, first), distance, pairs)
+
         with k.when((pair < self._pairs) & (position < self.max_len)):
             head, i = pair // (self.head_dim // 2), pair % (self.head_dim // 2)
-            self.pairs.write(
-                k, head, i, position,
-                lambda name, head, first: getattr(k.arg, name).at(head, first),
-                lambda name, head, first, distance, pairs: store_pairs(
-                    k, getattr(k.arg, f"{name}_cache").at(head, position, first), distance, pairs
-                ),
-            )  # fmt: skip
+            self.pairs.write(k, head, i, position, lambda name, head, first: getattr(k.arg, name).at(head, first), keep)
+
+    def _emit_heads(self, k: KernelBuilder, position: Value) -> None:
+        """A block takes a head: those of q, then of k, then of v."""
+        head = k.ctaid.x
+        with k.when(position < self.max_len):
+            with k.when(head < self.heads):
+                self._turn_head(k, "q", head, position)
+            with k.otherwise():
+                with k.when(head < self.heads + self.kv_heads):
+                    self._turn_head(k, "k", head - self.heads, position)
+                with k.otherwise():
+                    number = head - (self.heads + self.kv_heads)
+                    x, cache = k.arg.v.at(number, k.lane), k.arg.v_cache.at(number, position, k.lane)
+                    values = [k.load(x[place]) for place in range(0, self.head_dim, WARP_SIZE)]
+                    for at, value in enumerate(values):
+                        k.store(cache[at * WARP_SIZE], value)
+
+    def _turn_head(self, k: KernelBuilder, name: str, head: Value, position: Value) -> None:
+        """A head of q or k; of k into the cache, too. A lane has every 32nd value, so both of each of its pairs."""
+        x, half = getattr(k.arg, name).at(head, k.lane), self.head_dim // 2
+        angles = [k.load_vector(k.arg.table[position, k.lane + i, 0], 2) for i in range(0, half, WARP_SIZE)]
+        values = list(normalised(k, x, getattr(k.arg, f"{name}_gamma").at(k.lane), self.head_dim))
+        for number, (cosine, sine) in enumerate(angles):
+            pair = turned(k, (values[number], values[number + len(angles)]), cosine, sine)
+            for place, value in zip((number * WARP_SIZE, number * WARP_SIZE + half), pair, strict=True):
+                k.store(x[place], value)
+                if name == "k":
+                    k.store(k.arg.k_cache.at(head, position, k.lane)[place], value)
 
     @property
     def pairs(self) -> HeadPairs:
@@ -173,32 +159,44 @@ class RopeScatter(KernelType):
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         token, _ = self.exact(arguments)
-        caches = self._scatter.reference(
-            k_cache=arguments["k_cache"].astype(np.float64),
-            v_cache=arguments["v_cache"].astype(np.float64),
-            k=token["k"],
-            v=token["v"],
-            position=arguments["position"],
-        )
-        return self._written({**token, **caches})
+        caches = {name: arguments[name].astype(np.float64) for name in CACHES}
+        return self._written({**token, **self.kept(caches, token, arguments)})
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """A value in the cache is off as its source is; all others there are exact."""
         _, bounds = self.exact(arguments)
-        untouched = np.zeros(arguments["k_cache"].shape)
-        caches = self._scatter.reference(
-            k_cache=untouched, v_cache=untouched, k=bounds["k"], v=bounds["v"], position=arguments["position"]
-        )
-        return self._written({**bounds, **caches})
+        caches = {name: np.zeros(arguments[name].shape) for name in CACHES}
+        return self._written({**bounds, **self.kept(caches, bounds, arguments)})
 
-    @property
-    def _scatter(self) -> KvCacheScatter:
-        return KvCacheScatter(indirect=True, kv_heads=self.kv_heads, head_dim=self.head_dim, max_len=self.max_len)
+    def kept(
+        self, caches: dict[str, NDArray[Any]], token: Mapping[str, NDArray[Any]], arguments: Mapping[str, Any]
+    ) -> dict[str, NDArray[Any]]:
+        """The caches with the token's key and value in them, if the position is in range."""
+        position = int(np.asarray(arguments["position"]).reshape(()))
+        if position < self.max_len:
+            for name, cache in caches.items():
+                cache[:, position] = token[name[0]]
+        return caches
 
     def _written(self, values: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         return {name: value for name, value in values.items() if name != "v" or self.bias}
 
     def exact(self, arguments: Mapping[str, Any]) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+        """q, k and v afterwards, in float64, and how far off they may be. A turn gives each value of a pair at most the sum of
+        what the norm lets both be off by, and its own roundings are those of values that much larger: a sixteenth is plenty for
+        the second order."""
+        if not self.normed or int(arguments["position"][0]) >= self.max_len:
+            return self._turned(arguments)
+        eps, off, normed = float(arguments["eps"]), {}, dict(arguments)
+        for name in NORMED:
+            gamma = arguments[f"{name}_gamma"].astype(np.float64)
+            normed[name] = rms_normalised(arguments[name].astype(np.float64), gamma, eps)
+            bound = rms_bound(normed[name], chain=self.head_dim // WARP_SIZE, tree=5)
+            off[name] = np.tile(bound[:, : self.head_dim // 2] + bound[:, self.head_dim // 2 :], 2)
+        values, bounds = self._turned(normed)
+        return values, bounds | {name: bounds[name] * 1.0625 + off[name] for name in NORMED}
+
+    def _turned(self, arguments: Mapping[str, Any]) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
         """q, k and v afterwards, in float64, and how far off they may be: what rope allows, after at most one rounding of each
         value by its bias, of which a turn gives each value of a pair at most the sum of both: half of rope's two roundings,
         and an eighth of a unit is plenty for the second order."""
@@ -229,18 +227,30 @@ class RopeScatter(KernelType):
         keys = self.kv_heads * (2 * self.head_dim + changed)
         values = self.kv_heads * (3 if self.bias else 2) * self.head_dim
         turns = (self.heads + self.kv_heads) * self.rotary_dim // 2
-        return Work(flops=6 * turns + bias, bytes=F32.bytes * (queries + keys + values + bias + self.rotary_dim) + U32.bytes)
+        gammas, norms = (len(NORMED) * self.head_dim, 8 * turns) if self.normed else (0, 0)
+        moved = queries + keys + values + bias + gammas + self.rotary_dim
+        return Work(flops=6 * turns + bias + norms, bytes=F32.bytes * moved + U32.bytes)
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        yield cls(**fixed, heads=9, kv_heads=3, head_dim=64, max_len=100)
-        yield cls(**fixed, heads=32, kv_heads=8, head_dim=128, max_len=17)
-        yield cls(**fixed, heads=3, kv_heads=1, head_dim=96, max_len=1)
-        yield cls(**fixed, heads=2, kv_heads=1, head_dim=64, max_len=3, rotary_dim=32)
+        for heads, kv_heads, head_dim, max_len, rotary_dim in NORM_SAMPLES if fixed.get("normed") else SAMPLES:
+            sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+            shape: dict[str, Any] = {**sizes, "max_len": max_len, "rotary_dim": rotary_dim}
+            yield cls(**fixed, **shape)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         shapes = {name: a.shape for name, a in self.signature().items() if isinstance(a, Array) and a.dtype == F32}
-        return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()} | {
+        inputs = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()} | {
             "table": rope_table(self.max_len, self.rotary_dim, 1e5),
             "position": rng.integers(self.max_len, size=1, dtype=np.uint32),
         }
+        if not self.normed:
+            return inputs
+        inputs |= {name: with_outlier(rng, heads, self.head_dim) for name, heads in self.tokens.items()}
+        gammas = {f"{name}_gamma": rng.normal(1.0, 0.3, self.head_dim).astype(np.float32) for name in NORMED}
+        return {**inputs, **gammas, "eps": np.float32(1e-6)}
+
+
+def can_norm(*, neox: bool, head_dim: int, rotary_dim: int) -> bool:
+    """Whether a kernel that rotates heads of this kind can normalise them, too."""
+    return neox and rotary_dim == head_dim and head_dim <= LARGEST_HEAD and head_dim % (2 * WARP_SIZE) == 0

@@ -1,5 +1,5 @@
 """A token's queries, and its key and value, as attention reads them, made by the block that reads them: what rope_scatter.py
-and norm_rope_scatter.py do in a launch before."""
+does in a launch before."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Share:
 @dataclass(frozen=True)
 class TokenHeads:
     """Biases, norm and rotation of heads of `head_dim` values, all of which are rotated; neox, bias and normed as in
-    rotating_attention.py. `queries` slots of shared memory are for query heads, one more is for the key and one for the value.
+    rope_source.py. `queries` slots of shared memory are for query heads, one more is for the key and one for the value.
     threads: of the block, a power of two of warps. A head is dealt out to the lanes of a warp where it is normalised, as in
     per_head_rmsnorm, else by PAIRS pairs to as many threads as it takes."""
 

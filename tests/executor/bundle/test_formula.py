@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.bundle.formula import TracedInt, formula_of, plain, traced
+from ptxgen.kernels.registry import find
 
 NAMES = {"a": 7, "b": 3, "c": 64}
 
@@ -65,3 +66,8 @@ def test_only_whole_numbers_of_a_record_are_traced() -> None:
     shape = traced(Shape(a=5, flag=True, name="x"))
     assert (formula_of(shape.a), shape.flag, shape) == ("a", True, Shape(5, True, "x"))
     assert type(plain(shape).a) is int
+
+
+def test_traced_numbers_of_a_part_lose_their_formulae_too() -> None:
+    kernel = find("paged_attention_reduce_digits").make(rows=1, heads=1, head_dim=32, max_len=32, digits=TracedInt(2, "d"))
+    assert not isinstance(plain(kernel).parameters()["digits"], TracedInt)

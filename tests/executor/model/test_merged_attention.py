@@ -54,8 +54,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a context that the emulator is done with soon has several."""
-    monkeypatch.setattr(choice, "SHORT", SHORT)
-    monkeypatch.setattr(choice, "LEAST", 32)
+    monkeypatch.setattr(choice, "TOKEN_SHORT", SHORT)
+    monkeypatch.setattr(choice, "TOKEN_LEAST", 32)
     monkeypatch.setattr(layers, "PagedAttention", partial(PagedAttention, least=32))
 
 

@@ -31,8 +31,8 @@ ROTATING = replace(APART, rotating_attention=True)
 @pytest.fixture(autouse=True)
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a context that the emulator is done with soon has several."""
-    monkeypatch.setattr(choice, "SHORT", SHORT)
-    monkeypatch.setattr(choice, "LEAST", 32)
+    monkeypatch.setattr(choice, "TOKEN_SHORT", SHORT)
+    monkeypatch.setattr(choice, "TOKEN_LEAST", 32)
 
 
 def made(folder: Path, arch: str, **shape: Any) -> Path:

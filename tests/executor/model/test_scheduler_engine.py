@@ -22,7 +22,7 @@ from executor.model.sampling import Sampler
 from executor.model.scheduling.scheduler import Scheduler
 from executor.model.scheduling.token_sequence import TokenSequence
 from executor.model.step import Draw, Row
-from ptxgen.kernels.attention.paged_attention import suited
+from ptxgen.kernels.attention.suited import suited
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 from ptxgen.target import Target
 from tests.executor.model.recording import Recording

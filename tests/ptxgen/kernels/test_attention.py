@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
+from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
 from tests.ptxgen.kernels.checking import check, run
 
 
 def attention(
     *, heads: int = 2, kv_heads: int = 1, head_dim: int = 32, max_len: int, indirect: bool = False
-) -> IncrementalAttention:
-    return IncrementalAttention(indirect=indirect, heads=heads, kv_heads=kv_heads, head_dim=head_dim, max_len=max_len)
+) -> ContiguousAttention:
+    return ContiguousAttention(indirect=indirect, heads=heads, kv_heads=kv_heads, head_dim=head_dim, max_len=max_len)
 
 
-def at(kernel: IncrementalAttention, length: int, seed: int = 1) -> dict[str, Any]:
+def at(kernel: ContiguousAttention, length: int, seed: int = 1) -> dict[str, Any]:
     """Random arguments of this length; the cache holds NaN past it."""
     rng = np.random.default_rng(seed)
     arguments = kernel.inputs(rng)

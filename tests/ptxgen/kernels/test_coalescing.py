@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from ptxgen import emulator
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.formats import FORMATS
+from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.kernels.attention.flash_attention import FlashAttention
-from ptxgen.kernels.attention.grouped_attention import GroupedAttention
 from ptxgen.kernels.attention.paged_attention import PagedAttention
+from ptxgen.kernels.attention.token_split import LastBlock
 from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
 from ptxgen.kernels.persistent.segments import Segments
 from ptxgen.kernels.registry import find
@@ -89,7 +90,7 @@ PAGES: dict[str, Any] = {"page_len": 32, "pages": 1, "slots": 1, "max_len": 32}
     [
         (PagedAttention(rows=1, heads=2, kv_heads=1, head_dim=128, **PAGES, kv_type="f32", splits=1, least=32), VECTORS, 32),
         (PagedAttention(rows=1, heads=2, kv_heads=1, head_dim=64, **PAGES, kv_type="f16", splits=1, least=32), VECTORS, 8),
-        (GroupedAttention(True, heads=4, kv_heads=1, head_dim=128, max_len=64, splits=2, least=32, short=32), VECTORS, 32),
+        (ContiguousAttention(True, 4, 1, 128, 64, split=LastBlock(2, 32, 32)), VECTORS, 32),
         (FlashAttention(rows=32, heads=1, kv_heads=1, head_dim=128, **PAGES, kv_type="f32", tiles=1), COPIES, 8),
         (FlashAttention(rows=32, heads=1, kv_heads=1, head_dim=64, **PAGES, kv_type="f16", tiles=1), COPIES, 2),
     ],

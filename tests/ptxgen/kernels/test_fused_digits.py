@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.activation.elementwise import FusedSwiglu
 from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
-from ptxgen.kernels.attention.attention_digits import IncrementalAttentionDigits
-from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
+from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
+from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.output import Output
 from ptxgen.kernels.quantize.quantize import Quantize
 from ptxgen.types import F32
 from tests.ptxgen.kernels.checking import check, run
@@ -58,11 +60,11 @@ def test_swiglu_with_digits_is_its_parts_for_values_that_are_not_normal(digits: 
 
 
 def attention(digits: int, *, heads: int = 2, kv_heads: int = 1, head_dim: int = 64, max_len: int = 300) -> Any:
-    shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": max_len}
-    return IncrementalAttentionDigits(indirect=True, digits=digits, **shape)
+    shape: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": max_len}
+    return ContiguousAttention(indirect=True, **shape, output=Int8Planes(digits))
 
 
-def at(kernel: IncrementalAttentionDigits, length: int) -> dict[str, Any]:
+def at(kernel: ContiguousAttention, length: int) -> dict[str, Any]:
     """Random arguments of this length, with a value for each position of the cache."""
     rng = np.random.default_rng(length)
     arguments = kernel.inputs(rng)
@@ -71,10 +73,10 @@ def at(kernel: IncrementalAttentionDigits, length: int) -> dict[str, Any]:
     return arguments | {"length": np.array([length], np.uint32)}
 
 
-def in_parts(kernel: IncrementalAttentionDigits, arguments: dict[str, Any]) -> dict[str, NDArray[Any]]:
-    part = IncrementalAttention(True, kernel.heads, kernel.kv_heads, kernel.head_dim, kernel.max_len)
+def in_parts(kernel: ContiguousAttention, arguments: dict[str, Any]) -> dict[str, NDArray[Any]]:
+    part = replace(kernel, output=Output())
     out = run(part, {name: arguments[name] for name in part.signature()})
-    return {**out, **quantised(out["out"], kernel.digits)}
+    return {**out, **quantised(out["out"], kernel.parameters()["digits"])}
 
 
 @all_digits
@@ -127,5 +129,5 @@ def test_values_that_are_no_whole_blocks_are_refused() -> None:
 def test_the_work_is_that_of_the_parts_less_the_result_that_is_not_read_again() -> None:
     swiglu, attended = FusedSwigluDigits(n=64, digits=2), attention(2)
     assert swiglu.work().bytes == FusedSwiglu(n=64).work().bytes + Quantize(2, 64).work().bytes - 64 * F32.bytes
-    part = IncrementalAttention(True, 2, 1, 64, 300)
+    part = ContiguousAttention(True, 2, 1, 64, 300)
     assert attended.work(7).bytes == part.work(7).bytes + Quantize(2, 128).work().bytes - 128 * F32.bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from numpy.typing import NDArray
 from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.activation.swiglu_halves import BatchedFusedSwigluHalves
+from ptxgen.kernels.attention.f16_split import F16Split
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
-from ptxgen.kernels.attention.paged_attention_reduce_halves import PagedAttentionReduceHalves
 from ptxgen.kernels.norm import rmsnorm_halves
 from ptxgen.kernels.norm.rmsnorm import BatchedRmsNorm
 from ptxgen.kernels.norm.rmsnorm_halves import BatchedRmsNormHalves
@@ -55,14 +56,14 @@ def test_swiglu_with_halves_is_swiglu_and_then_the_halves(n: int, m: int, lane_r
 
 
 def test_attention_with_halves_is_attention_and_then_the_halves() -> None:
-    kernel = PagedAttentionReduceHalves(rows=3, heads=3, head_dim=128, max_len=64, splits=2, least=32, **FORM)
+    part = PagedAttentionReduce(rows=3, heads=3, head_dim=128, max_len=64, splits=2, least=32)
+    kernel = replace(part, output=F16Split(**FORM))
     given = kernel.inputs(np.random.default_rng(6))  # the last row is idle
     given["weighted"][0, 1, 1, 90] = np.nan
     given["position"][0] = 63
-    part = PagedAttentionReduce(rows=3, heads=3, head_dim=128, max_len=64, splits=2, least=32)
     out, results = run(part, {name: given[name] for name in part.signature()})["out"], run(kernel, given)
     assert results.pop("out").tobytes() == out.tobytes()
-    assert_packed({"y": out.reshape(3, -1), **results}, out.reshape(3, -1), kernel.form)
+    assert_packed({"y": out.reshape(3, -1), **results}, out.reshape(3, -1), HalfForm(**FORM))
 
 
 def test_nearly_all_halves_of_nearly_exact_values_must_be_exact() -> None:
@@ -94,4 +95,4 @@ def test_an_impossible_form_is_refused() -> None:
     with pytest.raises(ArgumentError, match="batched_rmsnorm_halves: hidden must be a multiple of 4"):
         BatchedRmsNormHalves(hidden=254, m=1, **FORM)
     with pytest.raises(ArgumentError, match=r"head_dim must be one of \(128, 256\), got 64"):
-        PagedAttentionReduceHalves(rows=1, heads=4, head_dim=64, max_len=64, **FORM)
+        PagedAttentionReduce(rows=1, heads=4, head_dim=64, max_len=64, output=F16Split(**FORM))

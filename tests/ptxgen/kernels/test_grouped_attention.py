@@ -3,27 +3,33 @@ puts the parts together, in every order of the blocks, and leaves the counters z
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.attention_digits import IncrementalAttentionDigits
-from ptxgen.kernels.attention.grouped_attention import GroupedAttention, GroupedAttentionDigits, splits_for
+from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
+from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.suited import splits_for
+from ptxgen.kernels.attention.token_split import LastBlock, OneBlock
 from ptxgen.kernels.quantize.activation_digits import quantize
+from ptxgen.kernels.registry import find
 from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels.checking import check, run
 
 SHORT = 64
 
 
-def made(max_len: int = 230, **shape: int) -> GroupedAttentionDigits:
-    sizes: dict[str, Any] = {"heads": 3, "kv_heads": 1, "head_dim": 64, "splits": 4, "least": 32, "short": SHORT, **shape}
-    return GroupedAttentionDigits(indirect=True, digits=2, max_len=max_len, **sizes)
+def made(max_len: int = 230, **shape: int) -> ContiguousAttention:
+    sizes = {"heads": 3, "kv_heads": 1, "head_dim": 64, "splits": 4, "least": 32, "short": SHORT, "digits": 2, **shape}
+    kernel = find("grouped_attention_digits_indirect").make(max_len=max_len, **sizes)
+    assert isinstance(kernel, ContiguousAttention)
+    return kernel
 
 
-def at(kernel: GroupedAttention, length: int) -> dict[str, Any]:
+def at(kernel: ContiguousAttention, length: int) -> dict[str, Any]:
     """Random arguments; what is past the length is NaN."""
     rng = np.random.default_rng(length)
     arguments = kernel.inputs(rng)
@@ -40,7 +46,7 @@ def test_a_long_sequence_is_attended_to_in_any_order_of_the_blocks(length: int) 
     usual = check(kernel, arguments)
     assert not usual["counters"].any()
     assert all(usual[name].tobytes() == array.tobytes() for name, array in run(kernel, arguments, seed=length).items())
-    expected = quantize(usual["out"].reshape(1, -1), kernel.digits)
+    expected = quantize(usual["out"].reshape(1, -1), 2)
     assert all(usual[name].tobytes() == array.tobytes() for name, array in expected._asdict().items())
 
 
@@ -53,8 +59,7 @@ def test_every_layout_uses_all_values_of_all_heads(shape: dict[str, int]) -> Non
 @pytest.mark.parametrize("length", [1, 33, SHORT])
 def test_a_short_sequence_has_the_bits_of_incremental_attention(length: int) -> None:
     kernel = made()
-    shape = {name: getattr(kernel, name) for name in ("heads", "kv_heads", "head_dim", "max_len", "digits")}
-    arguments, plain = at(kernel, length), IncrementalAttentionDigits(indirect=True, **shape)
+    arguments, plain = at(kernel, length), replace(kernel, split=OneBlock())
     wanted = run(plain, {name: arguments[name] for name in plain.signature()})
     found = run(kernel, arguments)
     assert all(found[name].tobytes() == array.tobytes() for name, array in wanted.items())
@@ -88,6 +93,6 @@ def test_an_impossible_shape_is_refused_by_name(shape: dict[str, int], message: 
 
 @pytest.mark.parametrize("heads", [4, 8])
 def test_heads_of_256_values_fit_shared_memory_as_a_model_has_them(heads: int) -> None:
-    blocks = GroupedAttention(True, heads, 1, 256, max_len=1).blocks
-    kernel = GroupedAttentionDigits(True, heads, 1, 256, max_len=4096, splits=splits_for(blocks), digits=3)
+    split = LastBlock(splits_for(LastBlock.blocks(heads, 256)))
+    kernel = ContiguousAttention(True, heads, 1, 256, max_len=4096, split=split, output=Int8Planes(3))
     assert emit(kernel).text  # which verifies what a block takes

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.attention.f16_split import F16Split
+from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.output import Output
 from ptxgen.kernels.attention.paged_attention import PagedAttention
-from ptxgen.kernels.attention.paged_attention_merged import HANDED, PagedAttentionMerged, PagedAttentionMergedDigits
-from ptxgen.kernels.attention.paged_attention_merged_halves import PagedAttentionMergedHalves, windows_of_a_block
-from ptxgen.kernels.attention.paged_attention_reduce_halves import PagedAttentionReduceHalves
+from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
+from ptxgen.kernels.attention.paged_last_block import PagedAttentionLastBlock
+from ptxgen.kernels.attention.split import HANDED
 from ptxgen.kernels.quantize.activation_digits import quantize, unwritten
 from tests.ptxgen.kernels.checking import run
 from tests.ptxgen.kernels.test_paged_attention import Arguments, at, attended, made
@@ -20,8 +23,7 @@ from tests.ptxgen.kernels.test_paged_attention import Arguments, at, attended, m
 
 def merged(kernel: PagedAttention, arguments: Arguments, *, digits: int = 0, seed: int | None = None) -> dict[str, Any]:
     """What one launch makes of the arguments."""
-    shape = {**kernel.parameters()}
-    one = PagedAttentionMergedDigits(**shape, digits=digits) if digits else PagedAttentionMerged(**shape)
+    one = PagedAttentionLastBlock(**kernel.parameters(), output=Int8Planes(digits) if digits else Output())
     given = {**arguments, "out": np.full((kernel.rows, kernel.heads, kernel.head_dim), np.nan, np.float32)}
     given["counters"] = np.zeros((kernel.rows, kernel.kv_heads * kernel.blocks), np.uint32)
     if digits:
@@ -88,8 +90,8 @@ def test_the_halves_are_those_of_two_launches_bit_for_bit() -> None:
     arguments = at(kernel, (100, 30, 33))
     arguments["tables"][2, 1] = kernel.pages
     shape = {name: getattr(kernel, name) for name in ("rows", "heads", "head_dim", "max_len", "splits", "least")}
-    reduce = PagedAttentionReduceHalves(**shape, parts=2, lane_run=4)
-    one = PagedAttentionMergedHalves(**kernel.parameters(), parts=2, lane_run=4)
+    reduce = PagedAttentionReduce(**shape, output=F16Split(2, 4))
+    one = PagedAttentionLastBlock(**kernel.parameters(), output=F16Split(2, 4))
     blank = one.inputs(np.random.default_rng(1))
     given = {name: blank[name] for name in ("out", "halves", "scales")}
     wanted = run(reduce, {**given, **run(kernel, arguments), "position": arguments["position"]})
@@ -100,15 +102,12 @@ def test_the_halves_are_those_of_two_launches_bit_for_bit() -> None:
 @pytest.mark.parametrize(("heads", "windows"), [(1, 0), (2, 1), (3, 0), (4, 2)])
 def test_halves_need_heads_of_a_block_that_fill_windows(heads: int, windows: int) -> None:
     kernel = made(1, heads=heads, head_dim=128, least=128)
-    assert windows_of_a_block(kernel) == windows
+    assert PagedAttentionLastBlock(**kernel.parameters()).windows == windows
     if not windows:
-        message = (
-            rf"the heads of a block must be a multiple of 256 values, got {heads} heads over 1 of 128 values, {heads} a block"
-        )
-        with pytest.raises(ArgumentError, match=message):
-            PagedAttentionMergedHalves(**kernel.parameters(), parts=1, lane_run=4)
+        with pytest.raises(ArgumentError, match=rf"heads={heads}.*: the heads of a block must be a multiple of 256 values"):
+            PagedAttentionLastBlock(**kernel.parameters(), output=F16Split(1, 4))
 
 
 def test_an_impossible_number_of_digits_is_refused_by_name() -> None:
     with pytest.raises(ArgumentError, match=r"^paged_attention_merged_digits: digits must be an integer, 1\.\.3, got 4"):
-        PagedAttentionMergedDigits(**made(1).parameters(), digits=4)
+        PagedAttentionLastBlock(**made(1).parameters(), output=Int8Planes(4))

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.norm_rope_scatter import NORMED, NormRopeScatter
+from ptxgen.kernels.attention.rope_scatter import NORMED, RopeScatter, can_norm
 from ptxgen.kernels.registry import find
 from tests.ptxgen.kernels.checking import check, run
 
 NAME = "norm_rope_neox_scatter_indirect"
 
 
-def made(**shape: int) -> NormRopeScatter:
+def made(**shape: int) -> RopeScatter:
     kernel = find(NAME).make(**{"heads": 6, "kv_heads": 3, "head_dim": 64, "max_len": 5, **shape})
-    assert isinstance(kernel, NormRopeScatter)
+    assert isinstance(kernel, RopeScatter)
     return kernel
 
 
-def at(kernel: NormRopeScatter, position: int) -> dict[str, Any]:
+def at(kernel: RopeScatter, position: int) -> dict[str, Any]:
     """Random arguments, at this position; the cache holds NaN elsewhere, as fresh memory may."""
     arguments = kernel.inputs(np.random.default_rng(4)) | {"position": np.array([position], np.uint32)}
     for name in ("k_cache", "v_cache"):
@@ -70,11 +70,11 @@ def test_heads_of_which_no_lane_has_both_of_a_pair_are_refused(shape: dict[str, 
     with pytest.raises(ArgumentError, match=f"{NAME}.* head"):
         made(**shape)
     rotary_dim = shape.get("rotary_dim", shape["head_dim"])
-    assert not NormRopeScatter.suits(neox=True, head_dim=shape["head_dim"], rotary_dim=rotary_dim)
+    assert not can_norm(neox=True, head_dim=shape["head_dim"], rotary_dim=rotary_dim)
 
 
 def test_the_style_of_llama_and_biases_are_refused() -> None:
     sizes = {"heads": 2, "kv_heads": 1, "head_dim": 64, "max_len": 3}
     for neox, bias in ((False, False), (True, True)):
         with pytest.raises(ArgumentError, match="in the style of neox and adds no bias"):
-            NormRopeScatter(neox, bias, **sizes)
+            RopeScatter(neox, bias, **sizes, normed=True)

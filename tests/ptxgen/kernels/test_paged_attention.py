@@ -11,11 +11,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
-from ptxgen.kernels.attention.paged_attention import PagedAttention, Split, suited
-from ptxgen.kernels.attention.paged_attention_merged import PagedAttentionMerged
-from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce, PagedAttentionReduceDigits
+from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
+from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.output import Output
+from ptxgen.kernels.attention.paged_attention import PagedAttention
+from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
+from ptxgen.kernels.attention.paged_last_block import PagedAttentionLastBlock
 from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
+from ptxgen.kernels.attention.split import Split
+from ptxgen.kernels.attention.suited import suited
 from ptxgen.kernels.quantize.activation_digits import quantize, unwritten
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
@@ -59,7 +63,7 @@ def at(kernel: PagedAttention, lengths: tuple[int, ...], seed: int = 1) -> Argum
 def attended(kernel: PagedAttention, arguments: Arguments, *, digits: int = 0) -> dict[str, NDArray[Any]]:
     """What the two kernels make of the arguments. Between them, what the first left unwritten is NaN."""
     shape = {name: getattr(kernel, name) for name in ("rows", "heads", "head_dim", "max_len", "splits", "least")}
-    reduce = PagedAttentionReduceDigits(**shape, digits=digits) if digits else PagedAttentionReduce(**shape)
+    reduce = PagedAttentionReduce(**shape, output=Int8Planes(digits) if digits else Output())
     out = {"out": np.full((kernel.rows, kernel.heads, kernel.head_dim), np.nan, np.float32)}
     if digits:
         out |= unwritten(kernel.rows, digits, kernel.heads * kernel.head_dim)
@@ -89,7 +93,7 @@ def test_the_two_kernels_together_are_attention() -> None:
     arguments = at(kernel, LENGTHS)
     out = attended(kernel, arguments)["out"]
     for row, length in enumerate(LENGTHS):
-        whole = IncrementalAttention(indirect=False, heads=2, kv_heads=1, head_dim=32, max_len=length)
+        whole = ContiguousAttention(indirect=False, heads=2, kv_heads=1, head_dim=32, max_len=length)
         where = kernel.seen(arguments, row)
         caches = {f"{tensor}_cache": kernel.values(arguments, tensor, where).astype(np.float32) for tensor in ("k", "v")}
         given = {"out": out[row], "q": arguments["q"][row], **caches, "length": np.uint32(length)}
@@ -279,5 +283,5 @@ def test_suited_settings_spill_no_register_on_hopper(heads: int, kv_type: str) -
     target, cache = Target(90), {"page_len": 32, "pages": 256, "slots": 8, "max_len": 8192}
     settings = suited(target, heads=heads, kv_heads=8, head_dim=128, kv_type=kv_type)._asdict()
     shape: dict[str, Any] = {"rows": 8, "heads": heads, "kv_heads": 8, "head_dim": 128, "kv_type": kv_type, **cache, **settings}
-    for kind in (PagedAttention, PagedAttentionMerged):
+    for kind in (PagedAttention, PagedAttentionLastBlock):
         assert assemble(emit(kind(**shape).filling(), target, early=True).text, target).spill_stores == 0

@@ -23,9 +23,11 @@ from ptxgen.emulator.parse import parse
 from ptxgen.errors import ArgumentError
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.operands import Address
+from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.kernels.attention.group_tiles import Load
 from ptxgen.kernels.attention.newest_tiles import NewestTiles, Rows
-from ptxgen.kernels.attention.rotating_attention import RotatingAttention, RotatingAttentionDigits
+from ptxgen.kernels.attention.query_source import PLAIN
+from ptxgen.kernels.attention.rope_source import RopeFused
 from ptxgen.kernels.attention.token_heads import BlockToken, Share, TokenHeads
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
@@ -38,15 +40,15 @@ SHORT = 64
 STYLES = {"llama": "rope_", "qwen2": "bias_rope_neox_", "qwen3": "norm_rope_neox_"}
 
 
-def made(style: str, **shape: int) -> RotatingAttention:
+def made(style: str, **shape: int) -> ContiguousAttention:
     sizes = {"heads": 3, "kv_heads": 1, "head_dim": 64, "max_len": 300, "splits": 4, "least": 32, "short": SHORT, **shape}
     digits = "_digits" if "digits" in shape else ""
     kernel = find(f"{style}grouped_attention{digits}_indirect").make(**sizes)
-    assert isinstance(kernel, RotatingAttention)
+    assert isinstance(kernel, ContiguousAttention)
     return kernel
 
 
-def at(kernel: RotatingAttention, position: int) -> dict[str, Any]:
+def at(kernel: ContiguousAttention, position: int) -> dict[str, Any]:
     """Random arguments; the caches hold NaN at the position and after it."""
     rng = np.random.default_rng(position)
     arguments = kernel.inputs(rng)
@@ -56,18 +58,19 @@ def at(kernel: RotatingAttention, position: int) -> dict[str, Any]:
     return arguments | {"position": np.array([position], np.uint32)}
 
 
-def by_two_launches(kernel: RotatingAttention, arguments: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+def by_two_launches(kernel: ContiguousAttention, arguments: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     """What the kernels leave that this one stands for."""
-    scatter = kernel.scatter
+    source = kernel.source
+    assert isinstance(source, RopeFused)
+    scatter = source.scatter(kernel)
     rotated = run(scatter, {name: arguments[name] for name in scatter.signature()})
-    shape = {name: value for name, value in kernel.parameters().items() if name != "indirect"}
-    attention = find(kernel.name.removeprefix(kernel.style)).make(**shape)
+    attention = replace(kernel, source=PLAIN)
     given = {**arguments, **rotated, "length": arguments["position"] + np.uint32(1)}
     attended = run(attention, {name: given[name] for name in attention.signature()})
     return attended | {name: rotated[name] for name in ("k_cache", "v_cache")}
 
 
-def same(kernel: RotatingAttention, position: int) -> None:
+def same(kernel: ContiguousAttention, position: int) -> None:
     arguments = at(kernel, position)
     found, wanted = check(kernel, arguments, seed=position), by_two_launches(kernel, arguments)
     assert found.keys() == wanted.keys()
@@ -160,17 +163,16 @@ class PastTheNewest(NewestTiles):
 
 
 @dataclass(frozen=True)
-class FromTheCache(RotatingAttentionDigits):
+class FromTheCache(RopeFused):
     """As if the row that one block writes were there for all."""
 
-    @property
-    def _newest(self) -> NewestTiles:
-        return PastTheNewest(self.head_dim, self.warps)
+    def newest(self, head_dim: int, warps: int) -> NewestTiles:
+        return PastTheNewest(head_dim, warps)
 
-    def _load_before(
-        self, k: KernelBuilder, cache: GlobalArray, start: Value, position: Value, newest: SharedPart
-    ) -> Load:  # fmt: skip
-        return super()._load_before(k, cache, start, position + 1, newest)
+    def rows_before(
+        self, k: KernelBuilder, cache: GlobalArray, head_dim: int, start: Value, position: Value, newest: SharedPart
+    ) -> Load:
+        return super().rows_before(k, cache, head_dim, start, position + 1, newest)
 
 
 class EveryBlockStores(TokenHeads):
@@ -182,23 +184,19 @@ class EveryBlockStores(TokenHeads):
 
 
 @dataclass(frozen=True)
-class ManyWriters(RotatingAttentionDigits):
+class ManyWriters(RopeFused):
     """With several writers of one row, which all write the same."""
 
-    def _token(self, queries: int) -> TokenHeads:
-        return EveryBlockStores(self.neox, self.bias, self.normed, self.head_dim, queries, self.warps * 32)
+    def token(self, head_dim: int, queries: int, warps: int) -> TokenHeads:
+        return EveryBlockStores(self.neox, self.bias, self.normed, head_dim, queries, warps * 32)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("position", [20, 150])
 @pytest.mark.parametrize("wrong", [FromTheCache, ManyWriters])
-def test_the_sanitiser_finds_who_reads_or_writes_the_row_of_another_block(
-    wrong: type[RotatingAttentionDigits], position: int
-) -> None:
+def test_the_sanitiser_finds_who_reads_or_writes_the_row_of_another_block(wrong: type[RopeFused], position: int) -> None:
     right = made("rope_", heads=8, head_dim=128, digits=2)
-    shape = {name: value for name, value in right.parameters().items() if name != "indirect"}
-    kernel = wrong(indirect=True, neox=False, bias=False, normed=False, **shape)
-    for one, races in ((right, False), (kernel, True)):
+    for one, races in ((right, False), (replace(right, source=wrong(neox=False)), True)):
         _, findings = emulate(one, at(right, position))
         assert any("race" in str(finding) for finding in findings) == races
 

@@ -3,6 +3,7 @@ positions, and what may not be read."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,15 @@ from numpy.typing import NDArray
 from ptxgen.dsl.kernel_type import Work
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import AttentionType
-from ptxgen.kernels.attention.incremental_attention import IncrementalAttention, MultiWarpAttention
+from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.kernels.attention.split_attention import SplitAttention
 from ptxgen.kernels.attention.split_attention_reduce import SplitAttentionReduce
+from ptxgen.kernels.attention.token_split import Warps
 from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels.checking import run
 from tests.ptxgen.kernels.running import assert_matches_reference
 
-SHAPE = {"heads": 2, "kv_heads": 1, "head_dim": 32}
+SHAPE: dict[str, Any] = {"heads": 2, "kv_heads": 1, "head_dim": 32}
 
 
 def at(kernel: AttentionType, length: int, seed: int = 1) -> dict[str, Any]:
@@ -48,31 +50,31 @@ def split(length: int, *, max_len: int, chunk: int = 32, seed: int = 1, order: i
 @given(length=st.integers(1, 500), chunk=st.sampled_from([32, 128]), seed=st.integers(0, 1000))
 @settings(max_examples=12, deadline=None)
 def test_the_two_kernels_together_are_attention(length: int, chunk: int, seed: int) -> None:
-    whole = IncrementalAttention(indirect=False, **SHAPE, max_len=500)
+    whole = ContiguousAttention(indirect=False, **SHAPE, max_len=500)
     assert_matches_reference(whole, at(whole, length, seed), {"out": split(length, max_len=500, chunk=chunk, seed=seed)})
 
 
 def test_more_chunks_than_the_reduction_has_threads() -> None:
-    whole = IncrementalAttention(indirect=False, **SHAPE, max_len=9000)
+    whole = ContiguousAttention(indirect=False, **SHAPE, max_len=9000)
     out = split(8999, max_len=9000)
     assert_matches_reference(whole, at(whole, 8999), {"out": out})
 
 
 @pytest.mark.parametrize("length", [1, 100, 128])
 def test_a_sequence_of_one_chunk_has_the_bits_of_a_block_with_as_many_warps(length: int) -> None:
-    whole = MultiWarpAttention(indirect=False, **SHAPE, max_len=500, num_warps=4)
+    whole = ContiguousAttention(indirect=False, **SHAPE, max_len=500, split=Warps(4))
     assert split(length, max_len=500, chunk=128).tobytes() == run(whole, at(whole, length))["out"].tobytes()
 
 
 def test_eight_warps_have_the_bits_of_incremental_attention() -> None:
-    one = IncrementalAttention(indirect=False, **SHAPE, max_len=300)
-    other = MultiWarpAttention(indirect=False, **SHAPE, max_len=300, num_warps=8)
+    one = ContiguousAttention(indirect=False, **SHAPE, max_len=300)
+    other = ContiguousAttention(indirect=False, **SHAPE, max_len=300, split=Warps(8))
     assert run(one, at(one, 299))["out"].tobytes() == run(other, at(other, 299))["out"].tobytes()
 
 
 @pytest.mark.parametrize("warps", [1, 2, 4, 8])
 def test_a_head_has_as_many_warps_as_were_asked_for(warps: int) -> None:
-    kernel = MultiWarpAttention(indirect=False, **SHAPE, max_len=300, num_warps=warps)
+    kernel = ContiguousAttention(indirect=False, **SHAPE, max_len=300, split=Warps(warps))
     assert kernel.launch().threads == 32 * warps
     assert f".maxntid {32 * warps}, 1, 1" in emit(kernel).text
 
@@ -102,10 +104,11 @@ def test_a_length_out_of_range_writes_no_result(length: int) -> None:
     assert (run(reduce, {"out": np.full((2, 32), 7.0, np.float32), **partials})["out"] == 7.0).all()
 
 
-@pytest.mark.parametrize("kernel", [MultiWarpAttention, SplitAttention])
-def test_a_length_from_a_buffer_gives_the_same_bits(kernel: type[AttentionType]) -> None:
-    shape = {**SHAPE, "max_len": 150, **({"num_warps": 2} if kernel is MultiWarpAttention else {})}
-    direct, indirect = kernel(indirect=False, **shape), kernel(indirect=True, **shape)
+@pytest.mark.parametrize("split", [Warps(2), None], ids=["MultiWarpAttention", "SplitAttention"])
+def test_a_length_from_a_buffer_gives_the_same_bits(split: Warps | None) -> None:
+    shape = {**SHAPE, "max_len": 150}
+    direct = ContiguousAttention(False, **shape, split=split) if split else SplitAttention(False, **shape)
+    indirect = replace(direct, indirect=True)
     results = run(direct, at(direct, 77)), run(indirect, at(indirect, 77))
     assert all(results[0][name].tobytes() == results[1][name].tobytes() for name in results[0])
 
@@ -130,7 +133,7 @@ def test_an_impossible_chunk_is_refused_by_name(chunk: int) -> None:
 @pytest.mark.parametrize("warps", [0, 3, 16])
 def test_an_impossible_number_of_warps_is_refused_by_name(warps: int) -> None:
     with pytest.raises(ArgumentError, match="multi_warp_attention: num_warps must be one of"):
-        MultiWarpAttention(indirect=False, **SHAPE, max_len=100, num_warps=warps)
+        ContiguousAttention(indirect=False, **SHAPE, max_len=100, split=Warps(warps))
 
 
 @pytest.mark.parametrize("length", [1, 32, 33])

@@ -1,11 +1,10 @@
-"""Attention of the rows of a step over a paged cache in one launch: the blocks that share a row leave parts as paged_attention
-does, and the last of them puts these together as paged_attention_reduce does, with or without digits of the result. For an
-output projection on f16 halves: paged_attention_merged_halves.py."""
+"""Attention of the tokens of a step over a paged cache in one launch: the blocks that share a token leave parts as
+paged_attention does, and the last block reduces them as paged_attention_reduce does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,35 +12,47 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.arguments import Signature, update, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.kernel_type import PART, KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.attention_type import positions
-from ptxgen.kernels.attention.merge import Merge, PartArrays, Staged, alone, merged_bound
-from ptxgen.kernels.attention.paged_attention import PagedAttention, softmax_part
+from ptxgen.kernels.attention.f16_split import F16Split
+from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.merge import LEAST_SM, Merge, PartArrays, Staged, alone, merged_bound
+from ptxgen.kernels.attention.output import Output, OutShape
+from ptxgen.kernels.attention.paged_attention import PagedAttention
 from ptxgen.kernels.attention.paged_cache import Place
+from ptxgen.kernels.attention.split import HANDED, softmax_part
 from ptxgen.kernels.attention.tiles import Softmax
-from ptxgen.kernels.quantize import activation_digits
-from ptxgen.kernels.quantize.digit_bounds import digit_bounds
-from ptxgen.kernels.quantize.quantize import Quantize, write_digits
+from ptxgen.kernels.quantize.activation_halves import WINDOW
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U32
 
-LEAST_SM = 90
-"""Before it the assembler writes all that has a shuffle twice (benchmarks/LOG.md), which is more than 64 KB."""
+WINDOWS_OF_A_WARP = 2
 
-HANDED = ("peaks", "totals", "weighted")
+ONE_PART: dict[str, Any] = {"kv_type": "f32", "splits": 1, "least": 32, "spread": 1, "resident_threads": 32}
 
-ALONE: dict[str, Any] = {
-    "rows": 1, "heads": 1, "kv_heads": 1, "head_dim": 32, "page_len": 32, "pages": 1, "slots": 1, "max_len": 32,
-    "kv_type": "f32", "splits": 1, "least": 32, "spread": 1, "resident_threads": 32,
-}  # fmt: skip
-"""The smallest shape: a row with one part."""
+OUTPUTS: Mapping[type[Output], tuple[tuple[Output, tuple[int, ...], dict[str, Any]], ...]] = {
+    Output: (
+        (Output(), (3, 4, 2, 128, 32, 12, 3, 160), {"kv_type": "f16", "splits": 4, "least": 32, "tile": 16, "spread": 2}),
+        (Output(), (1, 1, 1, 64, 128, 9, 1, 1152), {"kv_type": "q8_0", "splits": 256, "least": 32}),
+        (Output(), (1, 1, 1, 32, 32, 1, 1, 32), ONE_PART),
+    ),
+    Int8Planes: (
+        (Int8Planes(2), (3, 3, 1, 96, 32, 5, 2, 96), {"kv_type": "f32", "splits": 2, "least": 64}),
+        (Int8Planes(1), (1, 1, 1, 32, 32, 1, 1, 32), ONE_PART),
+    ),
+    F16Split: (
+        (F16Split(2, 64), (3, 4, 2, 128, 32, 5, 2, 96), {"kv_type": "f16", "splits": 2, "least": 64}),
+        (F16Split(1, 4), (1, 1, 1, 256, 32, 1, 1, 32), ONE_PART),
+    ),
+}
+"""What the kernel writes, with samples: the form, rows to max_len, the other fields."""
 
 
-@register
+@register(output=OUTPUTS)
 @dataclass(frozen=True)
-class PagedAttentionMerged(PagedAttention):
+class PagedAttentionLastBlock(PagedAttention):
     """out[r, h] = softmax(q[r, h] K^T / sqrt(head_dim)) V over the positions that row r sees: paged_attention and
     paged_attention_reduce in one launch, bit for bit.
 
@@ -50,12 +61,34 @@ class PagedAttentionMerged(PagedAttention):
     zeros before the launch and zeros again after it: `blocks` share the heads of a group.
     """
 
-    name = "paged_attention_merged"
     least_sm = LEAST_SM
+    output: Output = field(default=Output(), kw_only=True, metadata=PART)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.output.require(self)
+        self.output.require_windows(self, self.windows)
+
+    @property
+    def name(self) -> str:
+        return f"paged_attention_merged{self.output.suffix}"
+
+    @property
+    def out_shape(self) -> OutShape:
+        """Of `out`."""
+        return OutShape(self.rows, self.heads, self.head_dim)
+
+    @property
+    def windows(self) -> int:
+        """Windows of an f16 split that the heads of a block fill; 0 where they do not, or are too many for its warps."""
+        windows, rest = divmod(self.tiles.heads * self.head_dim, WINDOW)
+        fits = not rest and self.group % self.tiles.heads == 0 and windows <= WINDOWS_OF_A_WARP * self.warps
+        return windows if fits else 0
 
     def signature(self) -> Signature:
         return {
             "out": write(F32, self.rows, self.heads, self.head_dim),
+            **self.output.arrays(self.out_shape),
             **super().signature(),
             "counters": update(U32, self.rows, self.kv_heads * self.blocks, zeros=True),
         }
@@ -68,6 +101,11 @@ class PagedAttentionMerged(PagedAttention):
     def merge(self) -> Merge:
         """How the last block puts parts together."""
         return Merge(self.head_dim, self.tiles.heads, self.warps)
+
+    def launch(self) -> LaunchConfig:
+        launch = super().launch()
+        groups, _, parts = launch.grid
+        return replace(launch, grid=(groups, self.output.blocks(self.out_shape), parts))
 
     def emit(self, k: KernelBuilder) -> None:
         row, kv_head, spread = k.ctaid.y, k.ctaid.x // self.blocks, self.launch().grid[2]
@@ -97,13 +135,23 @@ class PagedAttentionMerged(PagedAttention):
                 self.finish(k, row, first, heads, staged)
 
     def own_place(self, k: KernelBuilder, row: Value) -> Place:
-        """Where the block's row stands."""
-        return self.place(k, row)
+        """Where the block's row stands; nowhere, if there is no such row."""
+        if self.output.blocks(self.out_shape) == self.rows:
+            return self.place(k, row)
+        known, slot, length = self.place(k, k.min(row, self.rows - 1))
+        return Place(known, slot, k.select(row < self.rows, length, 0))
 
     def _leave(
-        self, k: KernelBuilder, first: Value, heads: Value, part: Value, usable: Value, found: list[Softmax], several: Value,
+        self,
+        k: KernelBuilder,
+        first: Value,
+        heads: Value,
+        part: Value,
+        usable: Value,
+        found: list[Softmax],
+        several: Value,
         staged: Staged,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Store what the warps found of a part: for the last block, or as the block's own result where it is the only part."""
         tiles, row = self.tiles, k.ctaid.y
         merged, weighted = tiles.merge(k, found)
@@ -122,18 +170,9 @@ class PagedAttentionMerged(PagedAttention):
 
     def finish(self, k: KernelBuilder, row: Value, first: Value, heads: Value, staged: Staged) -> None:
         """Write what the block's heads attend to; all its threads come here."""
-        for _ in self.written(k, row, first, heads, staged):
-            pass
-
-    def written(
-        self, k: KernelBuilder, row: Value, first: Value, heads: Value, staged: Staged
-    ) -> Iterator[tuple[Value, tuple[Value, ...], Value]]:  # fmt: skip
-        """As Staged.runs, by the place in the row, once they are written to `out`."""
-        out = k.arg.out.at(row, first, 0)
-        for place, values, live in staged.runs(k, heads):
-            with k.when(live):
-                k.store(out[place], values)
-            yield first * self.head_dim + place, values, live
+        out, values = k.arg.out.at(row, first, 0), self.tiles.heads * self.head_dim
+        runs = staged.runs(k, heads)
+        self.output.write_runs(k, self.out_shape, row, first, values, runs, lambda at, result: k.store(out[at], result))
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         held = dict(super().reference(**arguments))
@@ -147,7 +186,8 @@ class PagedAttentionMerged(PagedAttention):
                 scores, values = self.exact(arguments, row, where)
                 part = softmax_part(scores, values)
                 out[row] = part["weighted"] / part["totals"][:, None]
-        return {"out": out, **held, "counters": np.zeros_like(arguments["counters"])}
+        forms = self.output.of(self.out_shape, out)
+        return {"out": out, **forms, **held, "counters": np.zeros_like(arguments["counters"])}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """Of parts that of paged_attention, nothing of a part that is alone; of the result see `merged_bound`."""
@@ -155,14 +195,14 @@ class PagedAttentionMerged(PagedAttention):
         for row in self._lone(arguments):
             for name in HANDED:
                 held[name][row] = 0.0
-        out = np.zeros((self.rows, self.heads, self.head_dim))
+        out, bound = self.reference(**arguments)["out"], np.zeros((self.rows, self.heads, self.head_dim))
         for row in range(self.rows):
             where = self.seen(arguments, row)
             if len(where):
                 scores, values = self.exact(arguments, row, where)
                 size = self.split.size(len(where))
-                out[row] = merged_bound(self.tiles, size, scores, self.errors(arguments, row, where), values)
-        return {"out": out, **held, "counters": 0.0}
+                bound[row] = merged_bound(self.tiles, size, scores, self.errors(arguments, row, where), values)
+        return {"out": bound, **self.output.bounds(self.out_shape, out, bound), **held, "counters": 0.0}
 
     def _lone(self, arguments: Mapping[str, Any]) -> list[int]:
         """The rows that have one part alone."""
@@ -174,81 +214,22 @@ class PagedAttentionMerged(PagedAttention):
         handed = self.heads * len(self.split.slices(length)) * (self.head_dim + 2)
         if len(self.split.slices(length)) == 1:
             handed = -handed
-        out = self.heads * self.head_dim
-        return Work(
-            flops=parts.flops + self.rows * max(2 * handed, 0), bytes=parts.bytes + F32.bytes * self.rows * (handed + out)
-        )
+        moved, form = F32.bytes * self.rows * (handed + self.out_shape.size), self.output.work(self.out_shape)
+        return Work(parts.flops + self.rows * max(2 * handed, 0) + form.flops, parts.bytes + moved + form.bytes)
 
     @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        few: dict[str, Any] = {"page_len": 32, "pages": 12, "slots": 3, "max_len": 160}
-        yield cls(
-            **fixed, rows=3, heads=4, kv_heads=2, head_dim=128, **few, kv_type="f16", splits=4, least=32, tile=16, spread=2
-        )
-        more: dict[str, Any] = {"page_len": 128, "pages": 9, "slots": 1, "max_len": 1152}
-        yield cls(**fixed, rows=1, heads=1, kv_heads=1, head_dim=64, **more, kv_type="q8_0", splits=256, least=32)
-        yield cls(**fixed, **ALONE)
+    def cases(cls, *, output: type[Output] = Output, **fixed: Any) -> Iterator[KernelType]:
+        names = ("rows", "heads", "kv_heads", "head_dim", "page_len", "pages", "slots", "max_len")
+        for form, sizes, others in OUTPUTS[output]:
+            shape: dict[str, Any] = dict(zip(names, sizes, strict=True))
+            yield cls(**fixed, **shape, **others, output=form)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         given = super().inputs(rng)
         return {
             "out": np.zeros((self.rows, self.heads, self.head_dim), np.float32),
             **given,
+            **self.output.unwritten(self.out_shape),
             **{name: np.zeros_like(given[name]) for name in HANDED},
             "counters": np.zeros((self.rows, self.kv_heads * self.blocks), np.uint32),
         }
-
-
-@register
-@dataclass(frozen=True)
-class PagedAttentionMergedDigits(PagedAttentionMerged):
-    """paged_attention_merged and the int8 digits of its out in one launch, bit for bit.
-
-    All arguments as there, and with size = heads * head_dim, digits: s8[rows, digits, size], scales: f32[rows, size / 32],
-    sums: s32[rows, size / 32]: what q8_quantize (digits=1), q16_quantize (2) or q24_quantize (3) make of out as rows.
-    """
-
-    name = "paged_attention_merged_digits"
-    digits: int = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, "digits", high=max(activation_digits.LARGEST))
-
-    @property
-    def size(self) -> int:
-        """Values of a row of `out`."""
-        return self.heads * self.head_dim
-
-    def signature(self) -> Signature:
-        out, *others = super().signature().items()
-        return dict([out, *activation_digits.arrays(self.rows, self.digits, self.size, "out").items(), *others])
-
-    def finish(self, k: KernelBuilder, row: Value, first: Value, heads: Value, staged: Staged) -> None:
-        for place, values, live in self.written(k, row, first, heads, staged):
-            write_digits(k, self.digits, row, place, values, live)
-
-    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        exact = super().reference(**arguments)
-        flat = exact["out"].reshape(self.rows, self.size)
-        return {**exact, **activation_digits.quantize(flat, self.digits)._asdict()}
-
-    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        """That of paged_attention_merged, and what it lets the digits be."""
-        bounds, flat = super().tolerance(**arguments), (self.rows, self.size)
-        out = super().reference(**arguments)["out"].reshape(flat)
-        return {**bounds, **digit_bounds(out, np.asarray(bounds["out"]).reshape(flat), self.digits)}
-
-    def work(self, length: int | None = None) -> Work:
-        attention, quantize = super().work(length), Quantize(self.digits, self.size, self.rows).work()
-        read_again = F32.bytes * self.rows * self.size
-        return Work(flops=attention.flops + quantize.flops, bytes=attention.bytes + quantize.bytes - read_again)
-
-    @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        few: dict[str, Any] = {"page_len": 32, "pages": 5, "slots": 2, "max_len": 96}
-        yield cls(**fixed, rows=3, heads=3, kv_heads=1, head_dim=96, **few, kv_type="f32", splits=2, least=64, digits=2)
-        yield cls(**fixed, **ALONE, digits=1)
-
-    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        return {**super().inputs(rng), **activation_digits.unwritten(self.rows, self.digits, self.size)}

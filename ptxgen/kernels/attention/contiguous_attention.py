@@ -1,0 +1,177 @@
+"""Attention of one new token over a contiguous cache in one launch, composed of a query source, a split and an output form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.dsl.arguments import Signature, write
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import HIDDEN, PART, KernelType, Work
+from ptxgen.dsl.launch_config import LaunchConfig
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.attention.attention_type import AttentionType, positions
+from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.output import Output, OutShape
+from ptxgen.kernels.attention.query_source import PLAIN, QuerySource
+from ptxgen.kernels.attention.rope_source import ROPE_FUSED
+from ptxgen.kernels.attention.token_split import LastBlock, OneBlock, Warps, softmax
+from ptxgen.kernels.registry import register
+from ptxgen.types import F32
+
+F32_OUT: Final = Output()
+ONE_BLOCK: Final = OneBlock()
+
+SAMPLES: Final[Mapping[tuple[bool, type[OneBlock], type[Output]], tuple[tuple[Output, OneBlock, tuple[int, ...]], ...]]] = {
+    (False, OneBlock, Output): tuple(
+        (F32_OUT, ONE_BLOCK, sizes)
+        for sizes in ((9, 3, 64, 100), (8, 2, 128, 33), (4, 1, 256, 40), (2, 2, 96, 300), (3, 1, 32, 1))
+    ),
+    (False, Warps, Output): (
+        (F32_OUT, Warps(4), (9, 3, 64, 200)),
+        (F32_OUT, Warps(1), (4, 1, 256, 40)),
+        (F32_OUT, Warps(2), (4, 2, 128, 67)),
+        (F32_OUT, Warps(8), (2, 2, 256, 331)),
+    ),
+    (False, OneBlock, Int8Planes): (
+        (Int8Planes(2), ONE_BLOCK, (9, 3, 64, 100)),
+        (Int8Planes(1), ONE_BLOCK, (8, 2, 128, 33)),
+        (Int8Planes(3), ONE_BLOCK, (2, 1, 256, 40)),
+        (Int8Planes(3), ONE_BLOCK, (2, 2, 96, 300)),
+        (Int8Planes(2), ONE_BLOCK, (3, 1, 32, 1)),
+    ),
+    (False, LastBlock, Output): (
+        (F32_OUT, LastBlock(3, 32, 32), (6, 1, 64, 200)),
+        (F32_OUT, LastBlock(2, 32, 32), (1, 1, 32, 1)),
+    ),
+    (False, LastBlock, Int8Planes): (
+        (Int8Planes(2), LastBlock(4, 32, 64), (2, 1, 128, 130)),
+        (Int8Planes(1), LastBlock(2, 32, 32), (1, 1, 32, 1)),
+    ),
+    (True, LastBlock, Output): (
+        (F32_OUT, LastBlock(3, 32, 32), (6, 1, 64, 200)),
+        (F32_OUT, LastBlock(2, 32, 32), (1, 1, 64, 2)),
+        (F32_OUT, LastBlock(2, 32, 64), (2, 2, 128, 40)),
+    ),
+    (True, LastBlock, Int8Planes): (
+        (Int8Planes(2), LastBlock(4, 32, 64), (2, 1, 128, 130)),
+        (Int8Planes(3), LastBlock(2, 32, 32), (1, 1, 64, 2)),
+        (Int8Planes(3), LastBlock(2, 32, 64), (5, 1, 64, 40)),
+    ),
+}
+"""Samples of each composition, by whether it is RoPE-fused, how it is split, what it writes; heads to max_len last."""
+
+
+@register(indirect=(False, True), output=(Output,), split=(OneBlock, Warps), source=(PLAIN,))
+@register(indirect=(True,), output=(Int8Planes,), split=(OneBlock,), source=(PLAIN,))
+@register(indirect=(True,), output=(Output, Int8Planes), split=(LastBlock,), source=(PLAIN, *ROPE_FUSED))
+@dataclass(frozen=True)
+class ContiguousAttention(AttentionType):
+    """out[h] = softmax(q[h] K^T / sqrt(head_dim)) V over the first `length` positions, K and V of key/value head h // group.
+
+    out, q: f32[heads, head_dim]; k_cache, v_cache: f32[kv_heads, max_len, head_dim]; group = heads / kv_heads. length: u32
+    scalar 1..max_len, or with `indirect` a buffer u32[1] that holds it; any other length writes nothing. Nothing past `length`
+    is read. head_dim is a multiple of 32 up to 256, max_len at most 131072.
+
+    split: a block a head (incremental_attention, multi_warp_attention), or several for long sequences (grouped_attention), see
+    token_split.py. output: what is written beside `out` (`_digits`: the int8 planes of its row), see output.py. source: the
+    arguments that stand for q, length and the last row of the caches (`rope_`, `bias_rope_`, `norm_rope_`), see rope_source.py.
+    """
+
+    output: Output = field(default=F32_OUT, kw_only=True, metadata=PART)
+    split: OneBlock = field(default=ONE_BLOCK, kw_only=True, metadata=PART)
+    source: QuerySource = field(default=PLAIN, kw_only=True, metadata=HIDDEN)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.output.one_token and (self.split.any_source or self.source == PLAIN)):
+            raise ArgumentError(f"there is no {self.name} of {self.source}, {self.split} and {self.output}")
+        for part in (self.output, self.split, self.source):
+            part.require(self)
+
+    @property
+    def name(self) -> str:
+        indirect = "_indirect" if self.indirect else ""
+        return f"{self.source.prefix}{self.split.stem}_attention{self.output.suffix}{indirect}"
+
+    @property
+    def waits_inside(self) -> bool:  # type: ignore[override]
+        return self.source.waits_inside
+
+    @property
+    def least_sm(self) -> int:
+        return self.source.least_sm
+
+    @property
+    def most_code(self) -> int:  # type: ignore[override]
+        return min(self.split.most_code, self.source.most_code)
+
+    @property
+    def scratch(self) -> tuple[str, ...]:
+        return self.split.scratch
+
+    @property
+    def out_shape(self) -> OutShape:
+        """Of `out`, as that of one token."""
+        return OutShape(1, self.heads, self.head_dim)
+
+    def signature(self) -> Signature:
+        written = {"out": write(F32, self.heads, self.head_dim), **self.output.arrays(self.out_shape)}
+        return self.source.signature(self, {**written, **super().signature(), **self.split.arrays(self)})
+
+    def launch(self) -> LaunchConfig:
+        return self.split.launch(self)
+
+    def emit(self, k: KernelBuilder) -> None:
+        self.split.emit(k, self, self.source, self.output)
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        given = self.source.given(self, arguments)
+        length = self.given_length(given)
+        written = {name: arguments[name] for name in ("out", *self.output.arrays(self.out_shape))}
+        if length:
+            out = self._exact_out(given, length)
+            written = {"out": out, **self.output.of(self.out_shape, out)}
+        return {**written, **self.split.left(self, given, length), **self.source.kept(given)}
+
+    def _exact_out(self, given: Mapping[str, Any], length: int) -> NDArray[np.float64]:
+        scores, values = self.exact(given, length)
+        out: NDArray[np.float64] = np.einsum("hl,hld->hd", softmax(scores), values)
+        return out
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
+        """See the split's `bound`; what that lets the output form be; what the source lets caches be."""
+        given = self.source.given(self, arguments)
+        length = self.given_length(given)
+        bounds: dict[str, Any] = dict.fromkeys(("out", *self.output.arrays(self.out_shape)), 0.0)
+        off = self.source.off(self, given, length) if length else 0.0
+        if length:
+            bound = self.split.bound(self, given, length, off)
+            bounds = {"out": bound, **self.output.bounds(self.out_shape, self._exact_out(given, length), bound)}
+        return {**bounds, **self.split.left_bounds(self, given, length, off), **self.source.kept_bounds(self, arguments)}
+
+    def work(self, length: int | None = None) -> Work:
+        rows = positions(self, self.max_len, length)
+        more = self.output.work(self.out_shape), self.source.work(self)
+        flops = self.heads * (4 * rows * self.head_dim + 4 * rows)
+        moved = F32.bytes * self.head_dim * (2 * self.kv_heads * rows + 2 * self.heads)
+        return Work(flops + sum(one.flops for one in more), moved + sum(one.bytes for one in more))
+
+    @classmethod
+    def cases(cls, *, source: QuerySource = PLAIN, **fixed: Any) -> Iterator[KernelType]:
+        composed = source != PLAIN, fixed.pop("split", OneBlock), fixed.pop("output", Output)
+        for output, split, sizes in SAMPLES[composed]:
+            shape: dict[str, Any] = dict(zip(("heads", "kv_heads", "head_dim", "max_len"), sizes, strict=True))
+            yield cls(**fixed, **shape, output=output, split=split, source=source)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        """A sequence that is long, where there is room for one."""
+        given = super().inputs(rng)
+        while self.split.is_long(self.max_len) and not self.split.is_long(int(np.asarray(given["length"]).reshape(()))):
+            given = super().inputs(rng)
+        out = {"out": np.zeros((self.heads, self.head_dim), np.float32), **self.output.unwritten(self.out_shape)}
+        return self.source.inputs(self, {**out, **given, **self.split.unwritten(self)}, rng)
