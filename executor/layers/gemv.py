@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 from math import prod
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from executor.base.errors import LaunchError
+from executor.choice.thresholds import MOST_SENDING
 from executor.launch.checks import require_apart
 from executor.layers.batched import gemv_of_rows, takes_rows, tiles
 from executor.layers.calls import LaunchQueue, scratch_of
@@ -21,10 +22,6 @@ from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.activation.elementwise import ResidualAdd
 from ptxgen.kernels.quantize.activation_digits import BLOCK
-
-MOST_SENDING: Final = 2
-"""Devices that send digits to the products which read them. The words of more take registers that there are not: of down of an
-8B on 4 and 8 the assembler spills 88 and 220 bytes."""
 
 
 def project(launch: LaunchQueue, operation: str, projection: Projection, *, x: GpuBuffer, y: GpuBuffer) -> None:
@@ -63,7 +60,8 @@ def project_all(launch: LaunchQueue, *products: Product, x: GpuBuffer) -> None:
     while left:
         first = left.pop(0)
         m = rows(x)
-        together = launch.fused and (first.projection.fusions.joined if m == 1 else takes_rows(first.projection.kernel, m))
+        allowed = first.projection.profile.allows("horizontal_fusion") if m == 1 else takes_rows(first.projection.kernel, m)
+        together = launch.fused and allowed
         kernel, others = _joined(first, left) if together else (None, ())
         if kernel is None:
             project(launch, first.operation, first.projection, x=x, y=first.y)
@@ -120,7 +118,7 @@ def project_gated(
     """y = silu(x Wg^T) * (x Wu^T) for one row and the digits of y, by one launch, where there is a kernel for it. whole: of
     this y is a rank's part, and the launch sends its digits to the other ranks, for who receives them. Whether there was one:
     nothing is launched if not."""
-    if not (launch.fused and gate.fusions.gated and rows(x) == 1):
+    if not (launch.fused and gate.profile.allows("swiglu_fusion") and rows(x) == 1):
         return False
     kernel = gate.own(gate.kernel).gated(up.own(up.kernel), digits)
     if kernel is None:
@@ -175,7 +173,7 @@ def project_onto_and_leave_norm(
     """As `project_onto` of one row where one launch can do that and leave the norm of the stream, which `normed` counts as for
     its readers, but is not written. Whether there was one: nothing is launched if not."""
     digits = norm.left_as
-    if not (launch.fused and projection.fusions.normed and rows(x) == 1 and digits is not None):
+    if not (launch.fused and projection.profile.allows("deferred_norms") and rows(x) == 1 and digits is not None):
         return False
     kernel = projection.kernel.with_residual_norm(digits)
     if kernel is None:
@@ -194,7 +192,7 @@ def rows(x: GpuBuffer) -> int:
 
 def _ringed(projection: Projection, kernel: KernelType, m: int) -> KernelType:
     """The kernel, of so many rows, with a ring of weights where the projection may have one and there is one."""
-    return _with_ring(kernel) if m == 1 and projection.fusions.ringed else kernel
+    return _with_ring(kernel) if m == 1 and projection.profile.allows("weight_pipelines") else kernel
 
 
 @lru_cache(maxsize=256)
@@ -241,7 +239,7 @@ def gathers_digits(launch: LaunchQueue, projection: Projection, own: GpuBuffer) 
     device = launch.packed.workspace.device
     if device.gathers.by_nccl(own.nbytes * device.ranks):
         return False
-    return launch.fused and projection.fusions.gathered and rows(own) == 1 and own.size % BLOCK == 0
+    return launch.fused and projection.profile.allows("plane_gathers") and rows(own) == 1 and own.size % BLOCK == 0
 
 
 def receive_parts(launch: LaunchQueue, *readers: Projection) -> bool:
@@ -257,7 +255,7 @@ def receive_parts(launch: LaunchQueue, *readers: Projection) -> bool:
     ]
     kernels += [kernel for kernel in made if kernel is not None]
     ranks = launch.packed.workspace.device.ranks
-    may = ranks <= MOST_SENDING and all(reader.fusions.sent for reader in readers)
+    may = ranks <= MOST_SENDING and all(reader.profile.allows("sent_parts") for reader in readers)
     return may and _take_parts(tuple(kernels), ranks)
 
 

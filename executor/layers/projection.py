@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Final
 
-from executor.choice.choice import NONE, Fusions, GpuProfile, reads_one_digit
+from executor.choice.choice import GpuProfile, reads_one_digit
 from executor.layers.batched import takes_rows
 from executor.memory.weights import LoadedWeight
 from ptxgen.dsl.arguments import Argument, Array, Signature
@@ -13,17 +14,21 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.gemv_type import gemv_arguments
 
+PLAIN: Final = GpuProfile(rules=frozenset())
+"""No rule: a launch for each operation."""
+
 
 @dataclass(frozen=True)
 class Projection:
     """A weight matrix, u8[n, row bytes] in its format, bound to the kernel that multiplies it by a vector, or by so many at
-    once. `reason`: why this kernel. fusions: what its product with a vector may be one launch with. Of a matrix that ranks
+    once. `reason`: why this kernel. profile: its rules say with what a product may be one
+    launch. Of a matrix that ranks
     share, the kernel is that of the whole, by which all is decided that bits depend on; `own` is launched."""
 
     weight: LoadedWeight
     kernel: KernelType
     reason: str
-    fusions: Fusions = NONE
+    profile: GpuProfile = PLAIN
 
     @property
     def pointer(self) -> int:
@@ -56,7 +61,7 @@ def bind(weight: LoadedWeight, profile: GpuProfile, *, accurate: bool = False, r
     or takes other arguments."""
     choice = profile.choose(weight.format, weight.k, weight.rows, accurate=accurate, rows=rows)
     require_fit(choice.kernel, weight.format, weight.name, n=weight.rows, k=weight.k, rows=rows)
-    return Projection(weight, choice.kernel, choice.reason, profile.fusions)
+    return Projection(weight, choice.kernel, choice.reason, profile)
 
 
 def bind_rows(projection: Projection, profile: GpuProfile, rows: int) -> Projection:

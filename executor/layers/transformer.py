@@ -100,7 +100,7 @@ def add_to_stream(
     project_onto(launch, operation, matrix, x=x, stream=a.stream, product=a.projected)
     if a.split is None:
         return
-    digits = norm.left_as if norm is not None and matrix.fusions.normed else None
+    digits = norm.left_as if norm is not None and matrix.profile.allows("deferred_norms") else None
     if norm is None or digits is None or not gathers_digits(launch, matrix, a.stream):
         gather(launch, operation, a.stream, a.hidden)
     else:

@@ -107,7 +107,7 @@ class StepBody:
 
         for number in transformer_layers(recorder, shape, layers, attends, a, model.persistent):
             recorder.layer = number if number < config.layers else None
-        return cls(rows, tiles, inputs, a, in_order(recorder.take(), early=model.profile.early_launches))
+        return cls(rows, tiles, inputs, a, in_order(recorder.take(), early=model.profile.allows("dependent_launches")))
 
 
 @dataclass(frozen=True)

@@ -96,12 +96,12 @@ class TokenLaunches:
         output = embedding if config.tied else weights["output.weight"]
         projection = bind(output, profile, accurate=(None, "output_norm") in flagged)
         output_norm = weights["output_norm.weight"].buffer
-        # On one device it is a launch: each of the head's thousands of blocks would complete it by itself (8B, H100: 8 us more,
-        # for the 1.5 of the norm). Ranks gather less if it is left.
+        # On one device the norm is a launch: each of the head's thousands of blocks would complete a deferred one by itself.
+        # Ranks gather fewer bytes with a deferred norm.
         behind = NextNorm(output_norm, (projection,), by_many=True) if config.ranks > 1 else None
         for number in transformer_layers(recorder, shape, indexed, attends, a, persistent, behind):
             recorder.layer = number
-        layers = in_order(recorder.take(), early=profile.early_launches)
+        layers = in_order(recorder.take(), early=profile.allows("dependent_launches"))
         recorder.layer = None
         normalise(recorder, "output_norm", shape, a, output_norm, (projection,))
         project(recorder, "output", projection, x=a.normed, y=own)

@@ -24,6 +24,7 @@ from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
 from tests.gpu.launching import launcher_on
 from tests.ptxgen.kernels.layer_steps import Arrays, one_by_one
 from tests.ptxgen.kernels.running import inputs
+from tests.switched import switched
 from tests.synthetic import Q, write_model
 
 pytestmark = pytest.mark.gpu
@@ -86,7 +87,7 @@ def test_a_model_of_many_layers_gives_the_tokens_and_logits_of_launches_one_by_o
     )
     found = []
     for persistent in (False, True):
-        profile = GpuProfile(early_launches=early, persistent_layers=persistent)
+        profile = switched(GpuProfile(), dependent_launches=early, persistent_layers=persistent)
         with LanguageModel.load(path, gpu, context=CONTEXT, profile=profile) as model:
             logits = []
             for token in range(CONTEXT // 2):

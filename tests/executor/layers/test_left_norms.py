@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from executor.base.errors import LaunchError
-from executor.choice.choice import Fusions
+from executor.choice.choice import GpuProfile
 from executor.device import open_devices
 from executor.layers.activations import Activations
 from executor.layers.calls import LaunchQueue, Recorder
@@ -37,7 +37,9 @@ SHARED = LayerShape(K, K, heads=4, kv_heads=2, head_dim=64, rms_eps=1e-5, rope_s
 
 def projection(launch: LaunchQueue, kernel: DigitGemvType) -> Projection:
     blocks = launch.packed.workspace.buffer(kernel.name, (kernel.n, kernel.format.row_bytes(kernel.k)), U8)
-    return Projection(LoadedWeight(kernel.name, blocks, Q4_K, kernel.n, kernel.k), kernel, "test", Fusions(normed=True))
+    return Projection(
+        LoadedWeight(kernel.name, blocks, Q4_K, kernel.n, kernel.k), kernel, "test", GpuProfile().with_rules("deferred_norms")
+    )
 
 
 def vector(launch: LaunchQueue, name: str) -> GpuBuffer:
