@@ -69,7 +69,7 @@ def choose_attention(
 
 def _in_tiles(
     profile: GpuProfile, target: Target, never: AttentionChoice, heads: int, kv_heads: int, head_dim: int, kv_type: str
-) -> AttentionChoice:  # fmt: skip
+) -> AttentionChoice:
     """`never`, with tiles for runs of rows where there are any, and the reason."""
     if profile.allows("batch_invariant"):
         return replace(never, reason="the profile is batch_invariant: a row attends as if it were alone")
@@ -78,9 +78,18 @@ def _in_tiles(
     parts = 1 if profile.precision == "fast" else 2
     try:
         kernel = FlashAttention(
-            rows=1, heads=heads, kv_heads=kv_heads, head_dim=head_dim, page_len=32, pages=1, slots=1, max_len=32,
-            kv_type=kv_type, tiles=1, parts=parts,
-        )  # fmt: skip
+            rows=1,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            page_len=32,
+            pages=1,
+            slots=1,
+            max_len=32,
+            kv_type=kv_type,
+            tiles=1,
+            parts=parts,
+        )
     except ArgumentError as error:
         return replace(never, reason=str(error))
     if target.sm < kernel.least_sm:
@@ -115,7 +124,7 @@ class TokenAttentionChoice:
 
 def choose_token_attention(
     profile: GpuProfile, target: Target, *, heads: int, kv_heads: int, head_dim: int
-) -> TokenAttentionChoice:  # fmt: skip
+) -> TokenAttentionChoice:
     """What a profile says for a model's heads on a target."""
     apart = attention_of_one(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
     if not profile.allows(ROPE.name):

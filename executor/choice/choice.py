@@ -38,7 +38,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class GpuProfile:
-    """How kernels are chosen on one GPU. Nothing here is measured; it is what was measured before.
+    """How kernels are chosen on one GPU.
 
     precision: `accurate` (a dot product is right to 1e-5) or `fast` (activations rounded to one int8 plane). gemv: by the id of
     a weight format (`q4k`, `q8_0`, ...), the kernel of its GEMVs: `NAME` or `NAME:parameter=value,...`. tables: measurements on

@@ -11,10 +11,12 @@ from typing import Final, Self
 from executor.base.rules import RULES
 from executor.choice.choice import GpuProfile
 from ptxgen.errors import ArgumentError, NoRoom
-from ptxgen.kernels.persistent.persistent_layer import FITTING, PersistentLayer
+from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
 from ptxgen.target import Target
 
 RULE: Final = RULES["persistent_layers"]
+FITTING: Final = ((16, 4, 4), *((warps, rows, rows + 1) for warps in (16, 8) for rows in (4, 3, 2)), (8, 2, 3))
+"""num_warps, rows_per_warp and slots of the kernel, the fastest first (evidence: thresholds.py)."""
 EMULATED_BLOCKS = 4
 """Blocks on the emulator, which has no multiprocessors: enough to wait for each other."""
 

@@ -74,7 +74,7 @@ class Subject:
 
 
 def nothing_said(folder: str) -> AbstractContextManager[object]:
-    """With no switch that the environment says and no table that the user measured; the folder is empty."""
+    """With no variable of the environment and no table that the user measured; the folder is empty."""
     others = {name: value for name, value in os.environ.items() if not name.startswith("PTXGEN_")}
     return patch.dict(os.environ, others | {variable("cache_dir").name: folder}, clear=True)
 
