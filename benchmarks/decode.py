@@ -11,7 +11,7 @@ import statistics
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -19,6 +19,7 @@ from benchmarks.given_model import given_model
 from benchmarks.models import MODELS
 from benchmarks.record import write
 from executor.base.environment import PRECISIONS
+from executor.base.rules import RULES
 from executor.choice.choice import GpuProfile
 from executor.device import open_device
 from executor.model.answer import Generation
@@ -26,12 +27,6 @@ from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
 
 PROMPT = [1, 2, 3, 4]
-
-SWITCHES: Final = (
-    "repack", "merged_attention", "rotating_attention", "early_launches", "joined_products", "fused_norms", "gated_products",
-    "weight_rings", "persistent_layers",
-)  # fmt: skip
-"""Of GpuProfile: those that say how the same is computed."""
 
 
 @click.command()
@@ -90,7 +85,7 @@ def main(
 
 def switches(profile: GpuProfile) -> dict[str, Any]:
     """What the environment and what was measured before decided."""
-    said = {name: getattr(profile, name) for name in (*SWITCHES, "batch_invariant")}
+    said: dict[str, Any] = {name: profile.allows(name) for name in RULES}
     return said | {"tables": [Path(table.source).name for table in profile.tables]}
 
 

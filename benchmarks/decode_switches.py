@@ -1,9 +1,9 @@
-"""One sequence with the switches of GpuProfile: greedy, each token read back while the next step runs, a load for each variant.
+"""One sequence with the rules of GpuProfile: greedy, each token read back while the next step runs, a load for each variant.
 
 python -m benchmarks.decode_switches --models llama-3.1-8b,llama-3.2-1b --variant "as it comes" --variant repack \
-    --variant "repack, no joined_products" -o benchmarks/results/decode-switches-h200.json
+    --variant "repack, no horizontal_fusion" -o benchmarks/results/decode-switches-h200.json
 
-A variant names the switches that are on, or, after `no`, off; all others are as they come on this GPU.
+A variant names the rules that are on, or, after `no`, off; all others are as they come on this GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import click
 
-from benchmarks.decode import PROMPT, SWITCHES, generated
+from benchmarks.decode import PROMPT, generated
 from benchmarks.models import MODELS, write_q4_k_m
 from benchmarks.record import write
 from executor.base.environment import PRECISIONS
@@ -26,22 +26,23 @@ from executor.device import open_device
 from executor.device.protocol import Device
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
+from ptxgen.errors import ArgumentError
 
 AS_IT_COMES: Final = "as it comes"
 CONTEXT: Final = 256
 
 
 def switched(profile: GpuProfile, variant: str) -> GpuProfile:
-    """A profile with the switches of a variant; UsageError that names a word that is none."""
+    """A profile with the rules of a variant; UsageError for a word that is none."""
     if variant == AS_IT_COMES:
         return profile
-    wanted: dict[str, Any] = {}
     for word in (part.strip() for part in variant.split(",")):
         name = word.removeprefix("no ")
-        if name not in SWITCHES:
-            raise click.UsageError(f"{word!r} is no switch; allowed: {AS_IT_COMES!r}, or {', '.join(SWITCHES)}, or no and one")
-        wanted[name] = name == word
-    return replace(profile, **wanted)
+        try:
+            profile = profile.with_rules(name) if name == word else profile.without(name)
+        except ArgumentError as error:
+            raise click.UsageError(f"{error}, or {AS_IT_COMES!r}") from error
+    return profile
 
 
 @click.command()
@@ -60,7 +61,7 @@ def main(names: str, variants: Sequence[str], device: str, tokens: int, runs: in
     for variant in variants:
         switched(GpuProfile(), variant)  # before anything is written
     record: dict[str, Any] = {
-        "what": "one sequence with switches of GpuProfile",
+        "what": "one sequence with rules of GpuProfile",
         "unit": f"tokens a second, greedy; median, least, most of {runs} answers of {tokens} tokens; Q4_K_M, context {CONTEXT}",
         "synthetic_weights": True,
         "results": [],

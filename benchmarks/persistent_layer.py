@@ -42,10 +42,9 @@ SETTINGS: Final = {"num_warps": (8, 16), "rows_per_warp": (4, 3, 2), "slots": (8
 def layer(shape: tuple[int, int, int, int], main: str, finer: str, digits: int) -> PersistentLayer:
     """A layer of a model, attn_v and ffn_down in the finer format, and every input as so many digits."""
     hidden, queries, keys, ffn = shape
-    of_digits = dict.fromkeys(("attended_digits", "gate_digits", "down_digits", "next_digits"), digits)
-    return PersistentLayer(
-        hidden, queries, ffn, main, main, finer, main, main, finer, queries=queries, keys=keys, **of_digits
-    )  # fmt: skip
+    of_digits: dict[str, Any] = dict.fromkeys(("attended_digits", "gate_digits", "down_digits", "next_digits"), digits)
+    formats = main, main, finer, main, main, finer
+    return PersistentLayer(hidden, queries, ffn, *formats, queries=queries, keys=keys, blocks=1, **of_digits)
 
 
 def settings(kernel: PersistentLayer, grid: PersistentGrid) -> Iterator[PersistentLayer]:

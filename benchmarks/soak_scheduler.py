@@ -212,7 +212,7 @@ def _is_alike(request: Request, tokens: tuple[int, ...], stopped: Stopped) -> bo
 @click.option("--seed", default=1, show_default=True)
 def main(sequences: int, device: str, path: Path | None, precision: str, slots: int, pages: int, rows: int, seed: int) -> None:
     """Print one line of JSON; the exit code is 1 if something was wrong."""
-    profile = GpuProfile(precision, batch_invariant=True)
+    profile = GpuProfile(precision).with_rules("batch_invariant")
     with TemporaryDirectory() as folder, open_device(device) as opened:
         if path is None:
             path = Path(folder) / "tiny.gguf"

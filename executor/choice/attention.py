@@ -6,16 +6,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
+from executor.base.rules import RULES, Rule
 from executor.choice.choice import GpuProfile
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.flash_attention import FlashAttention
-from ptxgen.kernels.attention.merge import LEAST_SM
-from ptxgen.kernels.attention.rope_source import RopeFused
 from ptxgen.kernels.attention.suited import TOKEN_LEAST, TOKEN_SHORT, Suited, splits_for, suited
 from ptxgen.kernels.attention.token_split import LastBlock
 from ptxgen.target import Target
 
 MERGED: Final = "paged_attention_merged"
+REDUCTION: Final[Rule] = RULES["last_block_reduction"]
+ROPE: Final[Rule] = RULES["rope_fused_attention"]
 
 
 @dataclass(frozen=True)
@@ -59,28 +60,36 @@ def choose_attention(
 ) -> AttentionChoice:
     """What a profile says for a model's heads on a target."""
     alone = suited(target, heads=heads, kv_heads=kv_heads, head_dim=head_dim, kv_type=kv_type)
-    merged = profile.merged_attention and target.sm >= LEAST_SM
-    never = AttentionChoice(0, 1, 1, alone, "", merged)
+    lacks = REDUCTION.lacks(target)
+    merged = profile.allows(REDUCTION.name)
+    never = AttentionChoice(0, 1, 1, alone, "", merged and not lacks)
     choice = _in_tiles(profile, target, never, heads, kv_heads, head_dim, kv_type)
-    if profile.merged_attention and not merged:
-        return replace(choice, reason=f"{choice.reason}; {MERGED} needs sm_{LEAST_SM}, this is {target}")
-    return choice
+    return replace(choice, reason=f"{choice.reason}; {lacks}") if merged and lacks else choice
 
 
 def _in_tiles(
     profile: GpuProfile, target: Target, never: AttentionChoice, heads: int, kv_heads: int, head_dim: int, kv_type: str
-) -> AttentionChoice:  # fmt: skip
+) -> AttentionChoice:
     """`never`, with tiles for runs of rows where there are any, and the reason."""
-    if profile.batch_invariant:
+    if profile.allows("batch_invariant"):
         return replace(never, reason="the profile is batch_invariant: a row attends as if it were alone")
     if profile.tile_run == 0:
         return replace(never, reason="the profile's tile_run is 0: every row attends on its own")
     parts = 1 if profile.precision == "fast" else 2
     try:
         kernel = FlashAttention(
-            rows=1, heads=heads, kv_heads=kv_heads, head_dim=head_dim, page_len=32, pages=1, slots=1, max_len=32,
-            kv_type=kv_type, tiles=1, parts=parts,
-        )  # fmt: skip
+            rows=1,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            page_len=32,
+            pages=1,
+            slots=1,
+            max_len=32,
+            kv_type=kv_type,
+            tiles=1,
+            parts=parts,
+        )
     except ArgumentError as error:
         return replace(never, reason=str(error))
     if target.sm < kernel.least_sm:
@@ -115,14 +124,14 @@ class TokenAttentionChoice:
 
 def choose_token_attention(
     profile: GpuProfile, target: Target, *, heads: int, kv_heads: int, head_dim: int
-) -> TokenAttentionChoice:  # fmt: skip
+) -> TokenAttentionChoice:
     """What a profile says for a model's heads on a target."""
     apart = attention_of_one(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
-    if not profile.rotating_attention:
-        return replace(apart, reason="the profile's rotating_attention is off")
-    if target.sm < RopeFused.least_sm:
-        return replace(apart, reason=f"rotating_attention needs sm_{RopeFused.least_sm}, this is {target}")
-    return replace(apart, reason="the profile's rotating_attention is on", rotating=True)
+    if not profile.allows(ROPE.name):
+        return replace(apart, reason=f"the profile's {ROPE.name} is off")
+    if lacks := ROPE.lacks(target):
+        return replace(apart, reason=lacks)
+    return replace(apart, reason=f"the profile's {ROPE.name} is on", rotating=True)
 
 
 def attention_of_one(*, heads: int, kv_heads: int, head_dim: int) -> TokenAttentionChoice:

@@ -3,28 +3,20 @@ fastest that was measured on this GPU, else what every device uses. Measures not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from executor.base.arguments import described, instance, whole
-from executor.base.environment import (
-    EARLY_LAUNCHES,
-    GEMV,
-    PRECISIONS,
-    REPACK,
-    WEIGHT_RINGS,
-    Settings,
-    parse_variant,
-    settings,
-)
+from executor.base.environment import PRECISIONS, Settings, parse_variant, settings, variable
+from executor.base.rules import RULES, USUAL, rule_named, rules_named
 from executor.choice.store import tables_for
 from executor.choice.strategies import Strategy, bit_free, default_strategy, has_form_for_rows, of_shape, require_precision
 from executor.choice.table import TuningEntry, TuningTable
+from executor.choice.thresholds import TILE_RUN
 from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
 from ptxgen.dsl.kernel_type import KernelType
-from ptxgen.dsl.launch_config import EARLY_SM, RING_SHARED
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, REPACKED, Format, RepackedFormat
 from ptxgen.kernels.registry import KernelEntry, find
@@ -32,9 +24,6 @@ from ptxgen.target import Target
 
 if TYPE_CHECKING:
     from executor.launch.modules import Modules
-
-TILE_RUN = 32
-"""Rows from which tiles are predicted to be faster on an H200 at any depth (benchmarks/LOG.md)."""
 
 
 @dataclass(frozen=True)
@@ -49,47 +38,19 @@ class Choice:
 
 @dataclass(frozen=True)
 class GpuProfile:
-    """How kernels are chosen on one GPU; nothing here is measured, it is what was measured before.
+    """How kernels are chosen on one GPU.
 
-    precision: `accurate` (a dot product is right to 1e-5) or `fast` (activations rounded to one int8 digit). gemv: for a weight
-    format, by its id (`q4k`, `q8_0`, ...), the kernel that multiplies its weights by a vector, whatever the precision: `NAME`
-    or `NAME:parameter=value,...`. tables: what was measured on this GPU, the most telling first. batch_invariant: a row of
-    activations has the same bits whatever others go with it: one kernel does for any number of rows, in its form for several.
-    tile_run: so many rows of one sequence in a step, and more, attend in tiles by tensor cores, fewer each on its own; 0: all
-    on their own. repack: matrices of a model get the blocks of a format that is simpler to read (`at_load`) when it is loaded,
-    later changes do nothing: same bits. merged_attention: a row over pages that is on its own attends in one launch, whose last
-    block puts together what the others found, and not in two: same bits. rotating_attention: where the token of a single
-    sequence attends, the same launch rotates its queries and keys and keeps keys and values, if there is a kernel for heads of
-    the model's kind (rotating_attention.py), from sm_90 on: same bits.
-    early_launches: the launches of a step start before the one before them has ended, and wait by themselves (programmatic
-    dependent launch, `starts_early`): same bits. joined_products: the products of one row with q, k and v, and with gate and
-    up, go in one launch where their kernels can be joined: same bits. fused_norms: a row's norm is no launch where the products
-    before it and behind it can do it between them: same bits. gated_products: its products with gate and up, and what the one
-    makes of the other, are one launch where their kernels can be: same bits. gathered_digits: devices that share a model gather
-    the digits of a row where these are what is read, and no f32 values: same bits. sent_parts: these digits are sent to the
-    products that read them, which wait for them (HwDp4aType.row_parts), where all who read them can, on two devices and with
-    weight_rings: same bits. weight_rings: the weights that a row is multiplied by are copied ahead into shared memory, from
-    before the launch before has ended on, where there is a kernel that does so and is faster (KernelType.with_weight_ring):
-    same bits. persistent_layers: one row goes from the attention of a layer to that of the next by one launch whose blocks stay
-    and wait for each other (executor/layers/persistent.py), where its matrices have hw_dp4a: same bits.
-    ArgumentError for an unknown precision or format, and for a GEMV that is named for blocks that are repacked."""
+    precision: `accurate` (a dot product is right to 1e-5) or `fast` (activations rounded to one int8 plane). gemv: by the id of
+    a weight format (`q4k`, `q8_0`, ...), the kernel of its GEMVs: `NAME` or `NAME:parameter=value,...`. tables: measurements on
+    this GPU, in priority order. rules: names of the rules that are on (executor/base/rules.py). tile_run: rows of one sequence
+    in a step from which they attend in tiles on tensor cores; 0: never. ArgumentError for an unknown name, and for a kernel
+    named for blocks that are repacked."""
 
     precision: str = PRECISIONS[0]
     gemv: Mapping[str, str] = field(default_factory=dict, hash=False)
     tables: tuple[TuningTable, ...] = field(default=(), hash=False)
-    batch_invariant: bool = False
+    rules: frozenset[str] = USUAL
     tile_run: int = TILE_RUN
-    repack: bool = False
-    merged_attention: bool = False
-    rotating_attention: bool = False
-    early_launches: bool = False
-    joined_products: bool = False
-    fused_norms: bool = False
-    gated_products: bool = False
-    gathered_digits: bool = True
-    sent_parts: bool = True
-    weight_rings: bool = False
-    persistent_layers: bool = False
 
     def __post_init__(self) -> None:
         require_precision(self.precision)
@@ -101,14 +62,12 @@ class GpuProfile:
                 raise ArgumentError(f"the profile names a GEMV for {id!r}, which is not a format; formats: {', '.join(ids)}")
             parse_variant(instance(f"the GEMV for {id}", variant, str))
         whole("tile_run", self.tile_run, 0)
-        for switch in fields(self):
-            if isinstance(switch.default, bool):
-                instance(switch.name, getattr(self, switch.name), bool)
-        for made in REPACKED.values() if self.repack else ():
+        rules_named(instance("rules", self.rules, frozenset))
+        for made in REPACKED.values() if self.allows("repack") else ():
             if made.native.id in self.gemv:
                 raise ArgumentError(
                     f"the profile names a GEMV for {made.native.id!r}, but repacks {made.native}; name one for {made.id!r}"
-                    f"{_source(made.native, self.gemv[made.native.id])}{REPACK.note()}"
+                    f"{_source(made.native, self.gemv[made.native.id])}{RULES['repack'].variable.note()}"
                 )
 
     @classmethod
@@ -118,95 +77,65 @@ class GpuProfile:
 
     @classmethod
     def for_gpu(cls, gpu: GpuModel, target: Target, own: TuningTable | None = None) -> Self:
-        """What the environment says, and what was measured on a GPU of this model, whose kernels are for `target`. Switches
-        that the environment may leave open are on then if it is one from sm_90 on whose generation has a shipped table. own:
-        instead of the user's table."""
+        """What the environment says, and what was measured on a GPU of this model, whose kernels are for `target`. Each rule
+        that the environment leaves open is as its row says for this target. own: instead of the user's table."""
         environment = settings()
         tables = tuple(table.running_on(target) for table in tables_for(gpu, environment, own))
-        faster = target.sm >= EARLY_SM and any(table.shipped for table in tables)
-        return cls._said(environment, tables, faster=faster, roomy=target.max_shared >= RING_SHARED)
+        measured = any(table.shipped for table in tables)
+        usual = {name for name, rule in RULES.items() if rule.usually_on(target, measured=measured)}
+        if any(made.native.id in environment.gemv for made in REPACKED.values()):
+            usual.discard("repack")  # the environment names a kernel for the blocks of the file
+        return cls(environment.precision or PRECISIONS[0], _named_in(environment), tables, _rules_in(environment, usual))
 
     @classmethod
     def for_modules(cls, modules: Modules) -> Self:
         """As `for_device`; but a bundle has the kernels of `from_environment` for the blocks of the file, at the precision that
-        it was written with, in their plain form: nothing is repacked, merged, joined or started early, whatever the
-        environment says."""
+        it was written with, in their plain form: of the environment's rules only those count that change bits."""
         if modules.bundle is None:
             return cls.for_device(modules.device)
         environment = settings()
-        return cls(modules.bundle.precision, _named_in(environment), batch_invariant=environment.batch_invariant)
+        changing = {name: said for name, said in environment.rules.items() if not RULES[name].same_bits}
+        rules = _rules_in(replace(environment, rules=changing), USUAL)
+        return cls(modules.bundle.precision, _named_in(environment), rules=rules)
 
     @classmethod
     def from_environment(cls) -> Self:
-        """What the environment says, without any measurement: the kernels of a bundle, which runs on any GPU. What it leaves
-        open is off."""
-        return cls._said(settings(), (), faster=False, roomy=False)
+        """What the environment says, without any measurement: the kernels of a bundle, which runs on any GPU."""
+        environment = settings()
+        return cls(environment.precision or PRECISIONS[0], _named_in(environment), rules=_rules_in(environment, USUAL))
 
-    @classmethod
-    def _said(cls, environment: Settings, tables: tuple[TuningTable, ...], *, faster: bool, roomy: bool) -> Self:
-        """What the environment says. Switches that it leaves open are on where that is faster; weights are repacked then only
-        if it names no kernel for their blocks, and have rings only where a block has room for them."""
-        unnamed = not any(made.native.id in environment.gemv for made in REPACKED.values())
+    def allows(self, name: str) -> bool:
+        """Whether this rule is on, and those without which it does nothing. ArgumentError for an unknown name."""
+        return rule_named(name).name in self.rules and all(map(self.allows, RULES[name].only_with))
 
-        def on(said: bool | None, likely: bool = faster) -> bool:
-            return likely if said is None else said
+    def with_rules(self, *names: str) -> Self:
+        """This profile with these rules on. ArgumentError for an unknown name."""
+        return replace(self, rules=self.rules | rules_named(names))
 
-        return cls(
-            environment.precision or PRECISIONS[0],
-            _named_in(environment),
-            tables,
-            batch_invariant=environment.batch_invariant,
-            repack=on(environment.repack, faster and unnamed),
-            merged_attention=on(environment.merged_attention),
-            rotating_attention=on(environment.rotating_attention),
-            early_launches=on(environment.early_launches),
-            joined_products=on(environment.joined_products),
-            fused_norms=on(environment.fused_norms),
-            gated_products=on(environment.gated_products),
-            weight_rings=on(environment.weight_rings, faster and roomy),
-            persistent_layers=environment.persistent_layers,
-        )
+    def without(self, *names: str) -> Self:
+        """This profile with these rules off. ArgumentError for an unknown name."""
+        return replace(self, rules=self.rules - rules_named(names))
 
     @property
     def with_outputs(self) -> Self:
-        """This one with a launch for each operation whose output somebody wants to look at: the same bits."""
-        return replace(self, persistent_layers=False, fused_norms=False, gated_products=False, gathered_digits=False)
-
-    @property
-    def rules(self) -> frozenset[str]:
-        """The names of the rules that are on."""
-        switches = {
-            "horizontal_fusion": self.joined_products,
-            "deferred_norms": self.fused_norms,
-            "swiglu_fusion": self.gated_products,
-            "plane_gathers": self.gathered_digits,
-            "weight_pipelines": self.weight_rings,
-            "sent_parts": self.sent_parts and self.weight_rings,
-        }
-        return frozenset(name for name, on in switches.items() if on)
+        """This profile with a launch for each operation, so that each output is in memory: the same bits."""
+        return self.without("persistent_layers", "deferred_norms", "swiglu_fusion", "plane_gathers")
 
     def starts_early(self, target: Target) -> bool:
         """Whether the launches of a step start early on this target. ArgumentError as of `require_on`."""
         self.require_on(target)
-        return self.early_launches
+        return self.allows("dependent_launches")
 
     def require_on(self, target: Target) -> None:
-        """ArgumentError where launches should start early and the target cannot, or weights have rings for which it has no
-        room."""
-        if self.early_launches and target.sm < EARLY_SM:
-            raise ArgumentError(
-                f"the profile's early_launches needs sm_{EARLY_SM}, this is {target}; leave it off{EARLY_LAUNCHES.note()}"
-            )
-        if self.weight_rings and (target.sm < EARLY_SM or target.max_shared < RING_SHARED):
-            raise ArgumentError(
-                f"the profile's weight_rings needs sm_{EARLY_SM} or newer and {RING_SHARED} bytes of shared memory a block, "
-                f"this is {target} with {target.max_shared}; leave it off{WEIGHT_RINGS.note()}"
-            )
+        """ArgumentError where a rule that is on requires what the target lacks."""
+        for rule in RULES.values():
+            if rule.required and rule.name in self.rules:
+                rule.require_on(target)
 
     def at_load(self, format: Format, k: int) -> Format:
         """The format that the matrices of a model get when it is loaded, of the one that they have in the file: that one, too,
         where rows of k values are no whole blocks of another."""
-        made = (one for one in REPACKED.values() if self.repack and one.native is format and k % one.block == 0)
+        made = (one for one in REPACKED.values() if self.allows("repack") and one.native is format and k % one.block == 0)
         return next(made, format)
 
     def choose(self, format: Format, k: int, n: int, *, accurate: bool = False, rows: int = 1) -> Choice:
@@ -253,7 +182,7 @@ class GpuProfile:
             ) from error
         if accurate and reads_one_digit(kernel):
             return None
-        if self.batch_invariant and not _same_for_any_rows(kernel):
+        if self.allows("batch_invariant") and not _same_for_any_rows(kernel):
             raise ArgumentError(
                 f"{entry.name} has no form for several rows with the bits of one; the profile is batch_invariant"
                 f"{_source(format, variant)}"
@@ -264,7 +193,7 @@ class GpuProfile:
         """The winner of the user's own measurements, which may have other bits than the default, and for several rows of those
         that are shipped, of the nearest shape if need be. Where nothing was measured for several rows, and always if
         `batch_invariant`, the fastest for one row that has a form for several."""
-        if self.batch_invariant:
+        if self.allows("batch_invariant"):
             return self._fastest(precision, format, k, n, fits=_same_for_any_rows)
         measured = self._fastest(precision, format, k, n, rows)
         if measured is None and rows > 1:
@@ -338,13 +267,18 @@ def _named_in(environment: Settings) -> Mapping[str, str]:
         try:
             named_kernel(next(format for format in ALL.values() if format.id == id), variant)
         except ArgumentError as error:
-            raise GEMV.refused(str(error), id) from error
+            raise variable("gemv").refused(str(error), id) from error
     return environment.gemv
+
+
+def _rules_in(environment: Settings, usual: Collection[str]) -> frozenset[str]:
+    """The rules that are on: as the environment says, else the usual ones."""
+    return frozenset(name for name in RULES if environment.rules.get(name, name in usual))
 
 
 def _source(format: Format, variant: str) -> str:
     """Where it is the environment that names it, the variable."""
-    return GEMV.note(format.id, variant)
+    return variable("gemv").note(format.id, variant)
 
 
 def reads_one_digit(kernel: KernelType) -> bool:

@@ -6,14 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
-from executor.base.environment import PERSISTENT_LAYERS
+from executor.base.rules import RULES
 from executor.choice.choice import GpuProfile
 from ptxgen.errors import ArgumentError, NoRoom
-from ptxgen.kernels.persistent.persistent_layer import FITTING, PersistentLayer
+from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
 from ptxgen.target import Target
 
+RULE: Final = RULES["persistent_layers"]
+FITTING: Final = ((16, 4, 4), *((warps, rows, rows + 1) for warps in (16, 8) for rows in (4, 3, 2)), (8, 2, 3))
+"""num_warps, rows_per_warp and slots of the kernel, the fastest first (evidence: thresholds.py)."""
 EMULATED_BLOCKS = 4
 """Blocks on the emulator, which has no multiprocessors: enough to wait for each other."""
 
@@ -43,18 +46,14 @@ class PersistentGrid:
                     return fitted
         raise ArgumentError(
             f"{PersistentLayer.name} needs more shared memory than the {self.target.max_shared} bytes of a block on "
-            f"{self.target} for this model; leave the profile's persistent_layers off{PERSISTENT_LAYERS.note()}"
+            f"{self.target} for this model; leave the profile's {RULE.name} off{RULE.variable.note()}"
         )
 
 
 def choose_persistent(profile: GpuProfile, target: Target, multiprocessors: int) -> PersistentGrid | None:
     """For a device with so many multiprocessors, 0 on the emulator. None if the profile does not want it. ArgumentError on a
     GPU that is too old."""
-    if not profile.persistent_layers:
+    if not profile.allows(RULE.name):
         return None
-    if target.sm < PersistentLayer.least_sm:
-        raise ArgumentError(
-            f"the profile's persistent_layers needs sm_{PersistentLayer.least_sm}, this is {target}; leave it off"
-            f"{PERSISTENT_LAYERS.note()}"
-        )
+    RULE.require_on(target)
     return PersistentGrid.of(target, multiprocessors)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from executor.base.disk_cache import cache_folder
-from executor.base.environment import TUNING, Settings
+from executor.base.environment import Settings, variable
 from executor.choice.table import ANY, TuningEntry, TuningTable
 from executor.device.gpu import EMULATOR, GpuModel
 from ptxgen.errors import ArgumentError
@@ -39,9 +39,9 @@ def tables_for(gpu: GpuModel, environment: Settings, own: TuningTable | None = N
         try:
             tables.append(load_for(environment.tuning, gpu))
         except ArgumentError as error:
-            if not TUNING.note():  # settings of one's own
+            if not variable("tuning").note():  # settings of one's own
                 raise
-            raise TUNING.refused(str(error)) from error
+            raise variable("tuning").refused(str(error)) from error
     elif gpu.name != EMULATOR and (path := own_path(gpu, environment)) is not None and os.path.exists(path):
         assert environment.cache_dir is not None
         cache_folder(environment.cache_dir, FOLDER)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
+from executor.base.rules import RULES
 from executor.commands import bench_kernel
 from executor.commands.session import (
     AskedModel,
@@ -321,15 +322,7 @@ def _facts(
         "weight_bytes_a_step": weight_bytes,
         "ranks": engine.device.ranks,
         "precision": running.model.decoder.profile.precision,
-        "repack": running.model.decoder.profile.repack,
-        "merged_attention": running.model.decoder.profile.merged_attention,
-        "rotating_attention": running.model.decoder.profile.rotating_attention,
-        "early_launches": running.model.decoder.profile.early_launches,
-        "joined_products": running.model.decoder.profile.joined_products,
-        "fused_norms": running.model.decoder.profile.fused_norms,
-        "gated_products": running.model.decoder.profile.gated_products,
-        "weight_rings": running.model.decoder.profile.weight_rings,
-        "persistent_layers": running.model.decoder.profile.persistent_layers,
+        "rules": [name for name in RULES if running.model.decoder.profile.allows(name)],
         "kv_type": engine.cache.shape.kv_type,
         "page_len": engine.page_len,
         "rows_of_a_prompt_step": engine.rows,
@@ -360,7 +353,7 @@ def _show(facts: dict[str, Any], measured: Sequence[Measured]) -> None:
     columns += ([] if limit is None else ["of limit"]) + ([] if peer is None else ["llama.cpp tokens/s", "ratio"])
     rows = [_cells(one) for one in measured]
     console.print_table(columns, rows, numeric=columns[1:], bold="tokens/s" if peer is None else "ratio")
-    how = facts["precision"] + (", weights repacked" if facts["repack"] else "")
+    how = facts["precision"] + (", weights repacked" if "repack" in facts["rules"] else "")
     console.echo(f"\n{facts['model']}, {how}, cache in {facts['kv_type']}, {facts['machine']['name']}; medians", err=True)
     if limit is None:
         console.echo("times of the emulator are the CPU's; it has no memory of its own, so no limit of reading", err=True)

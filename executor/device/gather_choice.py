@@ -8,17 +8,14 @@ from importlib.metadata import PackageNotFoundError, distribution
 from itertools import permutations
 from typing import Final
 
-from executor.base.environment import GATHERINGS, GATHERS, NCCL, PEER
+from executor.base.environment import GATHERINGS, NCCL, PEER, variable
 from executor.base.errors import DeviceError, NoPeerAccess
 from executor.device.gathers import PEERS, Gathers
 from executor.device.protocol import Device
 from ptxgen.errors import ArgumentError
 from ptxgen.extras import install
 
-NCCL_FROM: Final[int | None] = None
-"""Gathered bytes from which NCCL is taken where GPUs reach each other and nothing is asked for; None: never. On two H200s
-kernels of ours were faster for slices of 4 KiB (2.9 us for 6.8) to 64 MiB (246 for 290); benchmarks/all_gather.py times
-both."""
+VARIABLE: Final = variable("gathers").name
 
 _log = logging.getLogger(__name__)
 
@@ -35,21 +32,19 @@ def choose(devices: Sequence[Device], asked: str | int | None = None) -> Gathers
         asked = NCCL  # all have as many bytes
     limited = None if asked is None or isinstance(asked, str) else Gathers(asked, "asked for")
     if asked not in (None, PEER) and devices[0].kind != "cuda":
-        raise DeviceError(f"NCCL gathers on GPUs, and {devices[0].name} is none; leave {GATHERS.name} unset, or say {PEER}")
+        raise DeviceError(f"NCCL gathers on GPUs, and {devices[0].name} is none; leave {VARIABLE} unset, or say {PEER}")
     if asked == NCCL:
         return _chosen(Gathers(0, "asked for"))
     apart = _apart(devices)
     if apart:
         names = "; ".join(map(str, apart.values()))
         if asked is not None:
-            raise DeviceError(f"{names}. Kernels of ours are asked for, and need it; with {GATHERS.name}={NCCL} NCCL gathers")
+            raise DeviceError(f"{names}. Kernels of ours are asked for, and need it; with {VARIABLE}={NCCL} NCCL gathers")
         if not installed():
             raise DeviceError(f"{names}. NCCL gathers without it: {install('nccl')}")
         return _chosen(Gathers(0, f"no peer access between {' and '.join(apart)}"))
     if limited is not None:
         return _chosen(limited)
-    if asked is None and NCCL_FROM is not None and devices[0].kind == "cuda" and installed():
-        return _chosen(Gathers(NCCL_FROM, "measured"))
     return _chosen(PEERS if asked is None else Gathers(None, "asked for"))
 
 

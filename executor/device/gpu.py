@@ -12,7 +12,7 @@ EMULATOR: Final = "emulator"
 
 @dataclass(frozen=True)
 class GpuModel:
-    """name: the maker's (`NVIDIA H200`), "emulator" for that; target: the generation that its machine code is for (`sm_90`);
+    """name: the maker's (`NVIDIA L4`), "emulator" for that; target: the generation that its machine code is for (`sm_89`);
     multiprocessors: how many, 0 for the emulator."""
 
     name: str

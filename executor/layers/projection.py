@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Final
 
 from executor.choice.choice import GpuProfile, reads_one_digit
 from executor.layers.batched import takes_rows
@@ -13,17 +14,20 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.gemv_type import gemv_arguments
 
+PLAIN: Final = GpuProfile(rules=frozenset())
+"""No rule: a launch for each operation."""
+
 
 @dataclass(frozen=True)
 class Projection:
     """A weight matrix, u8[n, row bytes] in its format, bound to the kernel that multiplies it by a vector, or by so many at
-    once. `reason`: why this kernel. rules: the names of the profile's rules that its product may take part in. Of a matrix that
-    ranks share, the kernel is that of the whole, by which all is decided that bits depend on; `own` is launched."""
+    once. `reason`: why this kernel. profile: its rules say what its product may be one launch with. Of a matrix that ranks
+    share, the kernel is that of the whole, by which all is decided that bits depend on; `own` is launched."""
 
     weight: LoadedWeight
     kernel: KernelType
     reason: str
-    rules: frozenset[str] = frozenset()
+    profile: GpuProfile = PLAIN
 
     @property
     def pointer(self) -> int:
@@ -42,7 +46,7 @@ class Projection:
 
     def allows(self, rule: str) -> bool:
         """Whether its product may take part in this rule."""
-        return rule in self.rules
+        return self.profile.allows(rule)
 
     def own(self, kernel: KernelType) -> KernelType:
         """A kernel of the whole matrix as the one of the rows that this device has of it; the same order of summation."""
@@ -60,7 +64,7 @@ def bind(weight: LoadedWeight, profile: GpuProfile, *, accurate: bool = False, r
     or takes other arguments."""
     choice = profile.choose(weight.format, weight.k, weight.rows, accurate=accurate, rows=rows)
     require_fit(choice.kernel, weight.format, weight.name, n=weight.rows, k=weight.k, rows=rows)
-    return Projection(weight, choice.kernel, choice.reason, profile.rules)
+    return Projection(weight, choice.kernel, choice.reason, profile)
 
 
 def bind_rows(projection: Projection, profile: GpuProfile, rows: int) -> Projection:

@@ -61,7 +61,7 @@ class Decoder(TokenDecoder):
         `batch_invariant`: only what ran as `feed` would run it counts, which the tokens of an answer did not."""
         if self._written != self.weights.writes:
             self._computed, self._written = ComputedTokens(), self.weights.writes
-        by_rows = self._feeds_rows if self.profile.batch_invariant else None
+        by_rows = self._feeds_rows if self.profile.allows("batch_invariant") else None
         length = min(self._computed.common(tokens, self._computing, by_rows=by_rows), self.position)
         self.cache.truncate(length)
         return length

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from executor.base.errors import ModelError
+from executor.choice.thresholds import TURN
 from executor.measure.speed import SpeedCase, room_for
-from executor.model.paying_rows import TURN
 from executor.model.step import Row, Scores, StepEngine
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER

@@ -5,26 +5,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from executor.choice.choice import GpuProfile
+from executor.choice.thresholds import BESIDE, RATE
 from executor.layers.batched import launched
 from executor.memory.weights import LoadedWeight
 from executor.model.matrices import multiplied
 from executor.model.spec import ModelSpec
 from ptxgen.formats import Format
-
-TURN: Final = 8
-"""Steps of the same sequences one after another. Between two turns the host reads what it hands over within one, some 80 us of
-idle GPU; and the longer a turn, the longer the others wait."""
-
-RATE: Final = 1.5e12
-"""Bytes of weights a second that a launch for up to 8 rows reads where nothing was measured: an H200's. On a GPU without a
-table only the number of such launches counts."""
-
-BESIDE: Final = 2e-6
-"""Seconds for each product of what a step has beside them, whatever its rows: norms, attention, starts of launches. Of an 8B on
-an H200, benchmarks/LOG.md."""
 
 
 class MatrixProduct(NamedTuple):

@@ -87,7 +87,7 @@ class PreparedModel(ABC):
         """Upload the weights, allocate the buffers, load every kernel and check every launch once; without a `profile` the
         environment's counts. What was taken stays taken if that fails: the caller knows what to give back."""
         profile = profile or GpuProfile.from_environment()
-        if profile.repack and modules.bundle is not None:
+        if profile.allows("repack") and modules.bundle is not None:
             raise ArgumentError("a bundle has kernels for the blocks of the file; the profile repacks them, which needs others")
         report = progress or (lambda stage, done, total: None)
         device = modules.device

@@ -33,15 +33,19 @@ GRID: Final[Mapping[str, tuple[int, ...]]] = {
 }
 """What is tried of a parameter that a kernel has; all others stay at their defaults. `pdl` does: in a chain of equal kernels it
 looks better than between the others of a layer. So do `turns` and `ring`, which few products gain by and which would double
-what is tried; a profile's weight_rings finds settings of its own, and KernelType.between what goes with them."""
+what is tried; the rule weight_pipelines finds settings of its own, and KernelType.between what goes with them."""
 
 OWN: Final[Mapping[str, Mapping[str, tuple[int, ...]]]] = {
     "wgmma_*": {"warpgroups": (2, 3), "columns": (64, 128)},
     "stationary_*": {"split": (8,), "slices": (1, 2)},
     "half_mma_*": {
-        "warps": (1,), "split": (4, 8), "row_tiles": (1, 2), "chains": (1, 4), "resident_threads": (256, 512),
+        "warps": (1,),
+        "split": (4, 8),
+        "row_tiles": (1, 2),
+        "chains": (1, 4),
+        "resident_threads": (256, 512),
     },
-}  # fmt: skip
+}
 """The same for kernels with names like these, instead of GRID where both say something."""
 
 

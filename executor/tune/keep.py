@@ -162,7 +162,7 @@ def proposals(table: TuningTable, measured: TuningTable, precision: str, test: S
 
 def others(
     table: TuningTable, proposed: Sequence[Proposal], measured: TuningTable, precision: str, test: StepTest, tries: int
-) -> list[Proposal]:  # fmt: skip
+) -> list[Proposal]:
     """What else `keep` may try in steps, so that with what is proposed there are up to `tries` for each shape and number of
     rows: of the kernels that were measured, the fastest alone that are another choice than the table's."""
     asked = {one.entry for one in proposed}

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Final
 
 from ptxgen.dsl.arguments import is_whole
 from ptxgen.errors import ArgumentError
+from ptxgen.target import EARLY_SM as EARLY_SM
 from ptxgen.target import MAX_REGISTERS
-
-RING_SHARED: Final = 224 * 1024
-"""Bytes of shared memory that a kernel `with_weight_ring` may ask for: nearly all that a block may have on sm_90 and sm_100."""
-
-EARLY_SM: Final = 90
-"""The oldest GPU on which a kernel can start early (see LaunchConfig)."""
+from ptxgen.target import RING_SHARED as RING_SHARED
 
 
 @dataclass(frozen=True)

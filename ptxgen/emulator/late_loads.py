@@ -1,7 +1,7 @@
 """Which loads may still be on their way when their thread arrives at a barrier: those whose values no instruction has read.
 
 A load is issued, and the thread goes on until an instruction reads what was loaded. An arrival at an mbarrier does not wait for
-it: on an H200 bulk copies that were begun after such arrivals overwrote what loads had still to read. Once an instruction has
+it: on sm_90 bulk copies that were begun after such arrivals overwrote what loads had still to read. Once an instruction has
 read the value, the load is over. So an arrival vouches for a load only if every register that the load writes is read on every
 way from there to the arrival (PTX ISA 8.9.5 wants a proxy fence in either case; runtime/proxies.py has the whole rule).
 

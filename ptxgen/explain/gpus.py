@@ -8,7 +8,9 @@ Arithmetic Instructions" gives the rates. It has no rate for dp4a, taken to be t
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from ptxgen.errors import ArgumentError
@@ -41,9 +43,16 @@ class Multiprocessor:
 
 def _rates(fma: int, *, alu: int = 64, half: int, convert: int, double: int) -> dict[Unit, float]:
     return {
-        Unit.FMA: fma, Unit.ALU: alu, Unit.MULTIPLY: 64, Unit.DOT: 64, Unit.HALF: half, Unit.DOUBLE: double,
-        Unit.CONVERT: convert, Unit.SPECIAL: 16, Unit.SHUFFLE: 32,
-    }  # fmt: skip
+        Unit.FMA: fma,
+        Unit.ALU: alu,
+        Unit.MULTIPLY: 64,
+        Unit.DOT: 64,
+        Unit.HALF: half,
+        Unit.DOUBLE: double,
+        Unit.CONVERT: convert,
+        Unit.SPECIAL: 16,
+        Unit.SHUFFLE: 32,
+    }
 
 
 _KIB: Final = 1024
@@ -86,22 +95,9 @@ class Product:
 
 
 GPUS: Final[dict[str, Product]] = {
-    gpu.name: gpu
-    for gpu in (
-        Product("t4", "T4", 75, 40, 1590, 320, "T4 data sheet, 2019"),
-        Product("a100", "A100 SXM 80 GB", 80, 108, 1410, 2039, "A100 data sheet, 2021"),
-        Product("a10", "A10", 86, 72, 1695, 600, "A10 data sheet, 2021"),
-        Product("rtx3090", "GeForce RTX 3090", 86, 82, 1695, 936, "GA102 white paper, 2020"),
-        Product("l4", "L4", 89, 58, 2040, 300, "L4 data sheet, 2023"),
-        Product("l40s", "L40S", 89, 142, 2520, 864, "L40S data sheet, 2023"),
-        Product("rtx4090", "GeForce RTX 4090", 89, 128, 2520, 1008, "Ada white paper, 2022"),
-        Product("h100", "H100 SXM 80 GB", 90, 132, 1980, 3350, "H100 data sheet, 2023"),
-        Product("h100pcie", "H100 PCIe 80 GB", 90, 114, 1755, 2000, "H100 data sheet, 2023"),
-        Product("h200", "H200 SXM", 90, 132, 1980, 4800, "H200 data sheet, 2024; read limit measured in November 2026", 4650),
-        Product("b200", "B200 SXM", 100, 148, 1965, 8000, "B200 data sheet, 2024"),
-        Product("rtx5090", "GeForce RTX 5090", 120, 170, 2407, 1792, "RTX Blackwell white paper, 2025"),
-    )
+    gpu["name"]: Product(**gpu) for gpu in json.loads(Path(__file__).with_suffix(".json").read_bytes())
 }
+"""By name. The rows are in gpus.json: the figures and where they are from."""
 DEFAULT_GPU: Final = GPUS["h200"]
 
 

@@ -16,15 +16,15 @@ pytestmark = pytest.mark.usefixtures("shared_kernels")
 
 
 def test_a_variant_sets_what_it_names_and_nothing_else() -> None:
-    came = GpuProfile(early_launches=True)
+    came = GpuProfile().with_rules("dependent_launches")
     assert switched(came, AS_IT_COMES) == came
-    assert switched(came, "repack, joined_products") == GpuProfile(early_launches=True, repack=True, joined_products=True)
-    assert switched(came, "no early_launches") == GpuProfile()
+    assert switched(came, "repack, horizontal_fusion") == came.with_rules("repack", "horizontal_fusion")
+    assert switched(came, "no dependent_launches") == GpuProfile()
 
 
-@pytest.mark.parametrize("variant", ["fast", "", "precision", "noearly_launches"])
+@pytest.mark.parametrize("variant", ["fast", "", "precision", "norepack"])
 def test_a_word_that_is_no_switch_is_named(variant: str) -> None:
-    with pytest.raises(click.UsageError, match=r"is no switch; allowed: 'as it comes', or repack, merged_attention"):
+    with pytest.raises(click.UsageError, match=rf"there is no rule '{variant}'; known: .*repack, .*, or 'as it comes'"):
         switched(GpuProfile(), variant)
 
 

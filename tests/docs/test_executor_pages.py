@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 import executor
-from executor.base.environment import DEBUG
+from executor.base.environment import variable
 from tests.docs.pages import session
 from tests.executor.api.test_public_names import NAMES
 from tests.paths import ROOT
@@ -26,6 +26,6 @@ def test_every_name_of_the_executor_is_in_a_snippet(row: str) -> None:
     assert not missing, f"{row}: no page of the executor shows {', '.join(missing)}"
 
 
-@pytest.mark.parametrize("name", [*executor.__all__, "is_massive_activation_outlier", DEBUG.name])
+@pytest.mark.parametrize("name", [*executor.__all__, "is_massive_activation_outlier", variable("debug").name])
 def test_every_class_predicate_and_mode_of_the_executor_is_in_a_snippet(name: str) -> None:
     assert re.search(rf"\b{name}\b", shown())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.base.environment import DEBUG, VARIABLES
+from executor.base.environment import VARIABLES, variable
 from tests.docs.pages import PAGES, name, session
 from tests.paths import ROOT
 
@@ -21,9 +21,9 @@ EXTRAS = {"docs/executor/torch.md": "torch"}
 @pytest.fixture
 def folder(tmp_path: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder in which tiny.gguf lies, and an environment that says nothing but where compiled kernels are."""
-    for variable in [said for each in VARIABLES for said in each.names]:
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv(DEBUG.name, "0")  # a page changes it, and this fixture puts it back
+    for known in [said for each in VARIABLES for said in each.names]:
+        monkeypatch.delenv(known, raising=False)
+    monkeypatch.setenv(variable("debug").name, "0")  # a page changes it, and this fixture puts it back
     monkeypatch.setenv("PTXGEN_CACHE_DIR", str(kernels))
     monkeypatch.chdir(tmp_path)
     subprocess.run([sys.executable, ROOT / "examples" / "tiny_model.py", "tiny.gguf"], check=True)

@@ -36,7 +36,7 @@ def test_rows_over_a_smaller_cache_have_the_bits_that_the_emulator_gave(kv_type:
 
 def test_steps_ahead_have_the_bits_of_those_that_wait(gpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of sequences that end one after the other, over the end of a page."""
-    with LanguageModel.load(VARIANTS[-1].write(tmp_path), gpu, profile=GpuProfile(batch_invariant=True)) as model:
+    with LanguageModel.load(VARIANTS[-1].write(tmp_path), gpu, profile=GpuProfile().with_rules("batch_invariant")) as model:
 
         def answers() -> list[list[int]]:
             with model.scheduler(slots=4, context=96, rows=8) as running:
@@ -58,7 +58,7 @@ def test_what_a_grammar_allowed_was_chosen_as_the_host_chooses(
     shape: dict[str, Any] = {"layers": 1, "hidden": 64, "heads": 2, "kv_heads": 1, "ff": 96, "context": 96}
     path = write_model(tmp_path / "m.gguf", types=Q.Q8_0, tokenizer="gpt2", vocab=40_000, **shape)
     letters = Grammar.regex("[a-z ]{9,60}")
-    with LanguageModel.load(path, gpu, profile=GpuProfile(batch_invariant=True)) as model:
+    with LanguageModel.load(path, gpu, profile=GpuProfile().with_rules("batch_invariant")) as model:
 
         def answers() -> list[list[int]]:
             model.forget()

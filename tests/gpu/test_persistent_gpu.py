@@ -24,17 +24,19 @@ from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
 from tests.gpu.launching import launcher_on
 from tests.ptxgen.kernels.layer_steps import Arrays, one_by_one
 from tests.ptxgen.kernels.running import inputs
+from tests.switched import switched
 from tests.synthetic import Q, write_model
 
 pytestmark = pytest.mark.gpu
 REPLAYS = 50
 CONTEXT = 256
 MIXED = "Q4_K", "Q4_K", "Q6_K", "Q4_K", "Q4_K", "Q6_K"
+LAYER = partial(PersistentLayer, blocks=1)  # as many as the GPU has multiprocessors, once it is fitted
 LAYERS = {
-    "1b": PersistentLayer(2048, 2048, 8192, *MIXED, queries=2048, keys=512),
-    "qwen2.5-7b": PersistentLayer(3584, 3584, 18944, *MIXED, queries=3584, keys=512),
-    "q8_0": PersistentLayer(4096, 4096, 14336, "Q8_0", "Q8_0", "Q8_0", "Q8_0", "Q8_0", "Q8_0", queries=4096, keys=1024),
-    "last": PersistentLayer(1536, 1536, 8960, "Q4_K", "Q4_K", "Q4_K"),
+    "1b": LAYER(2048, 2048, 8192, *MIXED, queries=2048, keys=512),
+    "qwen2.5-7b": LAYER(3584, 3584, 18944, *MIXED, queries=3584, keys=512),
+    "q8_0": LAYER(4096, 4096, 14336, "Q8_0", "Q8_0", "Q8_0", "Q8_0", "Q8_0", "Q8_0", queries=4096, keys=1024),
+    "last": LAYER(1536, 1536, 8960, "Q4_K", "Q4_K", "Q4_K"),
 }
 
 
@@ -86,7 +88,7 @@ def test_a_model_of_many_layers_gives_the_tokens_and_logits_of_launches_one_by_o
     )
     found = []
     for persistent in (False, True):
-        profile = GpuProfile(early_launches=early, persistent_layers=persistent)
+        profile = switched(GpuProfile(), dependent_launches=early, persistent_layers=persistent)
         with LanguageModel.load(path, gpu, context=CONTEXT, profile=profile) as model:
             logits = []
             for token in range(CONTEXT // 2):

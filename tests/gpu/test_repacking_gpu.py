@@ -14,6 +14,7 @@ from executor.device.protocol import Device
 from executor.gguf.gguf_file import GgufFile
 from executor.model.generation import LanguageModel
 from ptxgen.formats import REPACKED, RepackedFormat
+from tests.switched import switched
 from tests.synthetic import Q, write_model
 
 pytestmark = pytest.mark.gpu
@@ -36,7 +37,7 @@ def path(format: RepackedFormat, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def test_blocks_are_those_of_the_file_packed(path: Path, format: RepackedFormat, gpu: Device) -> None:
-    profile = GpuProfile(repack=True)
+    profile = GpuProfile().with_rules("repack")
     with GgufFile.open(path) as file, LanguageModel.load(path, gpu, context=16, profile=profile) as model:
         repacked = {name: weight for name, weight in model.decoder.weights.items() if weight.format is format}
         assert set(repacked) == {"token_embd.weight", "blk.0.attn_v.weight", "blk.0.ffn_down.weight"}
@@ -46,7 +47,7 @@ def test_blocks_are_those_of_the_file_packed(path: Path, format: RepackedFormat,
 
 @pytest.mark.parametrize("precision", ["accurate", "fast"])
 def test_logits_have_the_bits_of_the_emulator(precision: str, path: Path, gpu: Device) -> None:
-    profile = GpuProfile(precision, repack=True)
+    profile = GpuProfile(precision).with_rules("repack")
     with LanguageModel.load(path, gpu, context=16, profile=profile) as model:
         logits = model.logits(TOKENS)
     with open_device("emulator") as emulator, LanguageModel.load(path, emulator, context=16, profile=profile) as model:
@@ -56,6 +57,6 @@ def test_logits_have_the_bits_of_the_emulator(precision: str, path: Path, gpu: D
 def test_logits_have_the_bits_that_they_have_without(path: Path, gpu: Device) -> None:
     made = {}
     for repack in (False, True):
-        with LanguageModel.load(path, gpu, context=16, profile=GpuProfile(repack=repack)) as model:
+        with LanguageModel.load(path, gpu, context=16, profile=switched(GpuProfile(), repack=repack)) as model:
             made[repack] = model.logits(TOKENS)
     np.testing.assert_array_equal(made[True].view(np.uint32), made[False].view(np.uint32))

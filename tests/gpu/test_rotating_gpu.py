@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from executor.choice import attention as choice
 from executor.device import Device
 from tests.executor.model.test_rotating_attention import APART, ROTATING, SHORT, STYLES, decoded, made
+from tests.switched import switched
 
 pytestmark = pytest.mark.gpu
 
@@ -24,8 +24,8 @@ def test_a_token_has_the_bits_of_two_launches(
     monkeypatch.setattr(choice, "TOKEN_SHORT", short)
     monkeypatch.setattr(choice, "TOKEN_LEAST", 32)
     path = made(tmp_path, arch, **shape)
-    apart, _ = decoded(path, replace(APART, early_launches=True), gpu)
-    together, names = decoded(path, replace(ROTATING, early_launches=True), gpu)
+    apart, _ = decoded(path, APART.with_rules("dependent_launches"), gpu)
+    together, names = decoded(path, ROTATING.with_rules("dependent_launches"), gpu)
     assert names[0].startswith(style)
     assert together == apart
 
@@ -39,7 +39,10 @@ def test_what_earlier_steps_left_is_there_before_it_has_waited(
         pytest.skip("programmatic dependent launch needs sm_90")
     path = made(tmp_path, arch, **{**shape, "layers": 12})
     waiting, early = (
-        [decoded(path, replace(ROTATING, joined_products=True, early_launches=early), gpu)[0] for _ in range(rounds)]
+        [
+            decoded(path, switched(ROTATING.with_rules("horizontal_fusion"), dependent_launches=early), gpu)[0]
+            for _ in range(rounds)
+        ]
         for early, rounds in ((False, 1), (True, 5))
     )
     assert early == 5 * waiting

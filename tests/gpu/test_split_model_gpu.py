@@ -20,7 +20,7 @@ from tests.executor.model.variants import TOKENS, Variant
 
 pytestmark = pytest.mark.gpu
 
-NORMS = GpuProfile(fused_norms=True, merged_attention=True, joined_products=True, early_launches=True)
+NORMS = GpuProfile().with_rules("deferred_norms", "last_block_reduction", "horizontal_fusion", "dependent_launches")
 """All that a layer of several ranks gathers are digits."""
 SHARED = [variant for variant in MIXED_VARIANTS if variant.name != "llama-576"]
 """Two ranks divide their heads of keys and values."""

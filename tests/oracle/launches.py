@@ -21,7 +21,7 @@ import click
 
 from benchmarks.models import MODELS, write_hollow
 from benchmarks.one_sequence import SIX
-from executor.base.environment import CACHE_DIR
+from executor.base.environment import variable
 from executor.choice.choice import GpuProfile
 from executor.device.dry_run import DryRunDevice
 from executor.device.gpu import GpuModel
@@ -74,9 +74,9 @@ class Subject:
 
 
 def nothing_said(folder: str) -> AbstractContextManager[object]:
-    """With no switch that the environment says and no table that the user measured; the folder is empty."""
+    """With no variable of the environment and no table that the user measured; the folder is empty."""
     others = {name: value for name, value in os.environ.items() if not name.startswith("PTXGEN_")}
-    return patch.dict(os.environ, others | {CACHE_DIR.name: folder}, clear=True)
+    return patch.dict(os.environ, others | {variable("cache_dir").name: folder}, clear=True)
 
 
 def _steps(model: DryModel) -> Iterator[tuple[str, tuple[RecordedLaunch, ...]]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Final
 
+from executor.choice.thresholds import MOST_SENDING
 from executor.layers.graph.gathers import DeferredNorm, GatherParts
 from executor.layers.graph.graph import Setting, StepGraph
 from executor.layers.graph.operations import Add, Norm, Operation
@@ -16,10 +16,6 @@ from executor.layers.projection import Projection
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels import compose
 from ptxgen.kernels.quantize.activation_digits import BLOCK
-
-MOST_SENDING: Final = 2
-"""Devices that send planes to the products which read them. The words of more take registers that there are not: of down of an
-8B on 4 and 8 the assembler spills 88 and 220 bytes."""
 
 
 def gather_planes(g: StepGraph, s: Setting) -> StepGraph:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
+from executor.choice.thresholds import TURN
 from executor.memory.page_pool import PagePool
-from executor.model.paying_rows import TURN
 from executor.model.scheduling.token_sequence import TokenSequence, Waiting
 
 SCORED_ROWS: Final = 32

@@ -38,10 +38,6 @@ STATIC_SHARED: Final = 2048
 """Bytes of shared memory that are left to what no setting sizes: the table of parts, sums of warps."""
 
 
-FITTING: Final = ((16, 4, 4), *((warps, rows, rows + 1) for warps in (16, 8) for rows in (4, 3, 2)), (8, 2, 3))
-"""num_warps, rows_per_warp and slots, the best first (benchmarks/LOG.md)."""
-
-
 @register
 @dataclass(frozen=True)
 class PersistentLayer(KernelType):
@@ -81,7 +77,7 @@ class PersistentLayer(KernelType):
     gate_digits: int = field(default=3, kw_only=True)
     down_digits: int = field(default=3, kw_only=True)
     next_digits: int = field(default=3, kw_only=True)
-    blocks: int = field(default=132, kw_only=True)
+    blocks: int = field(kw_only=True)
     num_warps: int = field(default=8, kw_only=True)
     rows_per_warp: int = field(default=4, kw_only=True)
     slots: int = field(default=8, kw_only=True)

@@ -4,7 +4,7 @@ launched."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,7 @@ def test_what_was_measured_for_so_many_rows_is_used_and_not_where_bits_must_not_
     kernel = records[-1].kernel
     assert (kernel.name, kernel.parameters()["m"]) == ("mma_q4k_gemm", 2)
     assert np.abs(y.to_numpy() - expected).max() <= 1e-5 * expected.std()
-    executor.profile = replace(executor.profile, batch_invariant=True)
+    executor.profile = executor.profile.with_rules("batch_invariant")
     executor.batched_gemv_or_gemm("Q4_K", "Q4_K", executor.buffer(x), y, 2, N, K)
     same_bits(y.to_numpy(), expected)
 

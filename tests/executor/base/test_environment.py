@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from executor.base.environment import API_KEY, VARIABLES, EnvironmentVariable, help_text, markdown, parse_variant, settings
+from executor.base.environment import API_KEY, VARIABLES, help_text, markdown, parse_variant, settings
+from executor.base.environment_variable import EnvironmentVariable
+from executor.base.rules import RENAMED
 from executor.choice.choice import GpuProfile
 from executor.choice.persistent import choose_persistent
 from executor.device.dry_run import DryRunDevice
@@ -28,7 +30,7 @@ def test_without_variables_the_defaults_count(monkeypatch: pytest.MonkeyPatch) -
     assert said.emulator_workers >= 1
     assert said.emulator_seconds is None
     assert (said.precision, said.gemv, said.tuning, said.debug) == (None, {}, True, False)
-    assert said.batch_invariant is False
+    assert said.rules == {}
 
 
 @pytest.mark.parametrize("off", ["0", "false", "FALSE", " False "])
@@ -47,7 +49,7 @@ def test_one_and_true_switch_on(monkeypatch: pytest.MonkeyPatch, on: str) -> Non
     monkeypatch.setenv("PTXGEN_TUNING", on)
     monkeypatch.setenv("PTXGEN_BATCH_INVARIANT", on)
     said = settings()
-    assert (said.debug, said.tuning, said.batch_invariant) == (True, True, True)
+    assert (said.debug, said.tuning, said.rules) == (True, True, {"batch_invariant": True})
 
 
 def test_values_are_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -121,8 +123,8 @@ def test_the_table_of_wrong_values_is_of_variables_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("PTXGEN_EARLY_LAUNCHES", "1"),
-        ("PTXGEN_WEIGHT_RINGS", "1"),
+        ("PTXGEN_DEPENDENT_LAUNCHES", "1"),
+        ("PTXGEN_WEIGHT_PIPELINES", "1"),
         ("PTXGEN_PERSISTENT_LAYERS", "1"),
         ("PTXGEN_GEMV_Q4K", "mwv_q4k_gemv:num_warps=77"),
     ],
@@ -142,6 +144,7 @@ def test_an_error_about_what_a_variable_asks_for_names_it(name: str, value: str,
     [
         ("PTXGEN_CACHEDIR", "near: PTXGEN_CACHE_DIR"),
         ("PTXGEN_GEMV_Q9_0", "near: .*PTXGEN_GEMV_Q8_0"),
+        *((f"PTXGEN_{old.upper()}", f"it is PTXGEN_{new.upper()} now") for old, new in RENAMED.items()),
         ("PTXGEN_COLOUR_OF_THE_SKY", "known: PTXGEN_CACHE_DIR, .*GPU_DEBUG"),
     ],
 )

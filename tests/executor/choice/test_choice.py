@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from executor.base.rules import RULES
 from executor.choice.choice import GpuProfile
 from executor.choice.table import TuningEntry, TuningTable
 from executor.device.gpu import GpuModel
@@ -59,37 +60,31 @@ def test_a_parameter_that_the_named_kernel_does_not_have_is_refused() -> None:
 
 def test_matrices_are_repacked_if_the_profile_says_so() -> None:
     aligned = REPACKED["Q6_K_ALIGNED"]
-    assert [GpuProfile(repack=repack).at_load(FORMATS["Q6_K"], 256) for repack in (False, True)] == [FORMATS["Q6_K"], aligned]
-    assert GpuProfile(repack=True).at_load(Q4_K, 256) is Q4_K
-    made = [GpuProfile(repack=True).at_load(FORMATS["Q8_0"], k).name for k in (256, 896, 3584)]
+    assert GpuProfile().at_load(FORMATS["Q6_K"], 256) is FORMATS["Q6_K"]
+    assert GpuProfile().with_rules("repack").at_load(FORMATS["Q6_K"], 256) is aligned
+    assert GpuProfile().with_rules("repack").at_load(Q4_K, 256) is Q4_K
+    made = [GpuProfile().with_rules("repack").at_load(FORMATS["Q8_0"], k).name for k in (256, 896, 3584)]
     assert made == ["Q8_0_ALIGNED", "Q8_0", "Q8_0_ALIGNED"]
-    named = GpuProfile(gemv={"q6k_aligned": "hw_dp4a_q6k_aligned_gemv:digits=2"}, repack=True)
+    named = GpuProfile(gemv={"q6k_aligned": "hw_dp4a_q6k_aligned_gemv:digits=2"}).with_rules("repack")
     assert "digits=2" in str(named.choose(aligned, 4096, 64).kernel)
     with pytest.raises(ArgumentError, match=r"a GEMV for 'q6k', but repacks Q6_K; name one for 'q6k_aligned'"):
-        GpuProfile(gemv={"q6k": "mwv_q6k_gemv"}, repack=True)
+        GpuProfile(gemv={"q6k": "mwv_q6k_gemv"}).with_rules("repack")
     with pytest.raises(ArgumentError, match=r"a GEMV for 'q8_0', but repacks Q8_0; name one for 'q8_0_aligned'"):
-        GpuProfile(gemv={"q8_0": "mwv_q8_0_gemv"}, repack=True)
+        GpuProfile(gemv={"q8_0": "mwv_q8_0_gemv"}).with_rules("repack")
 
 
 def test_the_environment_says_whether_matrices_are_repacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not GpuProfile.from_environment().repack
+    assert not GpuProfile.from_environment().allows("repack")
     monkeypatch.setenv("PTXGEN_REPACK", "1")
-    assert GpuProfile.from_environment() == GpuProfile(repack=True)
+    assert GpuProfile.from_environment() == GpuProfile().with_rules("repack")
 
 
 def test_a_bundle_has_the_plain_form_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("REPACK", "MERGED_ATTENTION", "EARLY_LAUNCHES", "JOINED_PRODUCTS", "FUSED_NORMS", "PERSISTENT_LAYERS"):
-        monkeypatch.setenv(f"PTXGEN_{name}", "1")
-    monkeypatch.setenv("PTXGEN_BATCH_INVARIANT", "1")
+    for rule in RULES.values():
+        monkeypatch.setenv(rule.variable.name, "1")
     monkeypatch.setenv("PTXGEN_GEMV_Q6K", "mwv_q6k_gemv")  # of blocks that are not repacked here
     bundled = cast(Modules, SimpleNamespace(bundle=SimpleNamespace(precision="fast")))
-    assert GpuProfile.for_modules(bundled) == GpuProfile("fast", {"q6k": "mwv_q6k_gemv"}, batch_invariant=True)
-
-
-@pytest.mark.parametrize("name", ["batch_invariant", "repack", "joined_products"])
-def test_a_switch_is_a_bool(name: str) -> None:
-    with pytest.raises(ArgumentError, match=f"{name} is 1; allowed: a bool"):
-        GpuProfile(**{name: 1})  # type: ignore[arg-type]
+    assert GpuProfile.for_modules(bundled) == GpuProfile("fast", {"q6k": "mwv_q6k_gemv"}).with_rules("batch_invariant")
 
 
 def test_turns_are_of_the_shape_that_was_measured_alone() -> None:

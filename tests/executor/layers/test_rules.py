@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from executor.base.errors import LaunchError
+from executor.choice.choice import GpuProfile
 from executor.device.dry_run import DryRunDevice
 from executor.device.gpu import GpuModel
 from executor.layers.calls import Recorder
@@ -60,7 +61,9 @@ class Step:
 
     def projection(self, kernel: DigitGemvType) -> Projection:
         blocks = self.workspace.buffer(kernel.name, (kernel.n, kernel.format.row_bytes(kernel.k)), U8)
-        return Projection(LoadedWeight(kernel.name, blocks, Q4_K, kernel.n, kernel.k), kernel, "test", self.rules)
+        return Projection(
+            LoadedWeight(kernel.name, blocks, Q4_K, kernel.n, kernel.k), kernel, "test", GpuProfile(rules=self.rules)
+        )
 
     def names(self) -> list[str]:
         return [one.name for one in rewritten(self.operations, Setting(self.workspace.device))]

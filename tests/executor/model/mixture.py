@@ -3,7 +3,6 @@ golden/outputs/rows_logits.json has the hashes."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -38,7 +37,7 @@ known for each format."""
 
 def mixed_logits(path: Path, device: Device, kv_type: str = "f32") -> NDArray[np.float32]:
     """The logits of STEPS, f32[rows, vocab]."""
-    profile = replace(GpuProfile.for_device(device), batch_invariant=True)
+    profile = GpuProfile.for_device(device).with_rules("batch_invariant")
     with LanguageModel.load(path, device, profile=profile) as model:
         engine = model.engine(slots=2, context=64, rows=8, kv_type=kv_type)
         engine.set_table(0, [3, 0])

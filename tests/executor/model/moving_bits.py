@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -32,7 +31,7 @@ Way = Callable[[LanguageModel, int], Iterator[bytes]]
 
 def calm(profile: GpuProfile) -> GpuProfile:
     """The same kernels' results by launches that begin when the one before has ended, and read weights where they lie."""
-    return replace(profile, early_launches=False, weight_rings=False, persistent_layers=False)
+    return profile.without("dependent_launches", "weight_pipelines", "persistent_layers")
 
 
 def ids(model: LanguageModel, count: int) -> list[int]:

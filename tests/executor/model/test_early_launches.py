@@ -21,6 +21,7 @@ from executor.model.step import Row
 from ptxgen.errors import ArgumentError
 from ptxgen.target import Target
 from ptxgen.toolchain.module import emit
+from tests.switched import switched
 from tests.synthetic import Q, write_model
 
 TOKENS = [3, 17, 101, 44, 9]
@@ -41,7 +42,7 @@ def profile_for(device: Device, *, early: bool) -> GpuProfile:
         for n, (name, parameters) in zip((128, 256), GEMMS, strict=True)
     ]
     table = TuningTable("a table", GpuModel.of(device), tuple(entries))
-    return GpuProfile(tables=(table,), merged_attention=True, early_launches=early)
+    return switched(GpuProfile(tables=(table,)).with_rules("last_block_reduction"), dependent_launches=early)
 
 
 def starts(plans: tuple[Plan, ...]) -> set[str]:
@@ -115,18 +116,16 @@ def test_kernels_that_can_work_before_they_wait_do(path: Path) -> None:
 
 
 def test_early_launches_are_refused_where_no_gpu_has_them() -> None:
-    assert GpuProfile(early_launches=True).starts_early(Target(90))
+    assert GpuProfile().with_rules("dependent_launches").starts_early(Target(90))
     assert not GpuProfile().starts_early(Target(75))
-    with pytest.raises(ArgumentError, match=r"^the profile's early_launches needs sm_90, this is sm_89; leave it off$"):
-        GpuProfile(early_launches=True).starts_early(Target(89))
-    with pytest.raises(ArgumentError, match="early_launches is 1; allowed: a bool"):
-        GpuProfile(early_launches=1)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"^the profile's dependent_launches needs sm_90, this is sm_89; leave it off$"):
+        GpuProfile().with_rules("dependent_launches").starts_early(Target(89))
 
 
 @pytest.mark.parametrize(("sm", "room"), [(80, 166912), (89, 101376), (120, 101376)])
 def test_weight_rings_are_refused_where_there_is_no_room(sm: int, room: int) -> None:
-    GpuProfile(weight_rings=True).require_on(Target(90))
-    GpuProfile(weight_rings=True).require_on(Target(100))
-    message = rf"^the profile's weight_rings needs sm_90 .* this is sm_{sm} with {room}; leave it off$"
+    GpuProfile().with_rules("weight_pipelines").require_on(Target(90))
+    GpuProfile().with_rules("weight_pipelines").require_on(Target(100))
+    message = rf"^the profile's weight_pipelines needs sm_90 and 229376 bytes .* this is sm_{sm} with {room}; leave it off$"
     with pytest.raises(ArgumentError, match=message):
-        GpuProfile(weight_rings=True).starts_early(Target(sm))
+        GpuProfile().with_rules("weight_pipelines").starts_early(Target(sm))

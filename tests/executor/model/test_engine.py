@@ -156,7 +156,7 @@ def test_tensor_cores_that_were_measured_to_be_faster_for_several_rows_are_as_ac
     try:
         together = np.array(logits(engine, rows_of(0, TOKENS)))
         calls = engine.steps.calls(len(TOKENS))
-        model.decoder.profile = GpuProfile(tables=(table,), batch_invariant=True)
+        model.decoder.profile = GpuProfile(tables=(table,)).with_rules("batch_invariant")
         alike = np.array(logits(engine, rows_of(1, TOKENS)))
     finally:
         model.decoder.profile = GpuProfile()
@@ -282,7 +282,7 @@ def test_steps_of_as_many_rows_share_what_does_not_depend_on_who_attends_alone(e
 def test_how_rows_attend_is_said_with_its_reason(engine: Engine, model: LanguageModel) -> None:
     assert engine.attention.parts == 2
     assert model.decoder.attention.reason == "accurate: 32 rows of a sequence or more in tiles of 64"
-    model.decoder.profile = GpuProfile("fast", batch_invariant=True)
+    model.decoder.profile = GpuProfile("fast").with_rules("batch_invariant")
     try:
         assert engine.attention.parts == 0
         assert engine.attention.reason == "the profile is batch_invariant: a row attends as if it were alone"
@@ -344,7 +344,7 @@ def test_a_step_ahead_follows_one_whose_rows_all_go_on(engine: Engine, model: La
     with pytest.raises(ArgumentError, match=f"row 0: slot 1 has no page for position {engine.page_len}"):
         engine.step_ahead()
     engine.step([Row(0, 1, 0, True)])
-    model.decoder.profile = GpuProfile(batch_invariant=True)
+    model.decoder.profile = GpuProfile().with_rules("batch_invariant")
     try:
         with pytest.raises(ArgumentError, match=follows):
             engine.step_ahead()

@@ -13,19 +13,19 @@ import pytest
 from executor.choice.choice import GpuProfile
 from executor.layers.calls import _between
 from executor.layers.graph.products import _pipelined
-from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv import hw_dp4a_type, joined_hw_dp4a
 from tests.executor.model.one_row import logits_and_plans
+from tests.switched import switched
 from tests.synthetic import Q, write_model
 
 TOKENS = [3, 17, 101, 44, 9]
 CONTEXT = 64
 SIZES: dict[str, Any] = {"layers": 2, "hidden": 256, "heads": 4, "kv_heads": 2, "ff": 512, "context": CONTEXT}
 MIXED = {"attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "": Q.Q4_K}
-NORMS = GpuProfile(fused_norms=True)
-GATED = GpuProfile(gated_products=True)
-ALL = GpuProfile(fused_norms=True, gated_products=True, joined_products=True)
-RINGS = GpuProfile(fused_norms=True, gated_products=True, joined_products=True, weight_rings=True)
+NORMS = GpuProfile().with_rules("deferred_norms")
+GATED = GpuProfile().with_rules("swiglu_fusion")
+ALL = GpuProfile().with_rules("deferred_norms", "swiglu_fusion", "horizontal_fusion")
+RINGS = GpuProfile().with_rules("deferred_norms", "swiglu_fusion", "horizontal_fusion", "weight_pipelines")
 LEAVES, GATES = "hw_dp4a_q4k_gemv_residual_normed", "gated_hw_dp4a_q4k_gemv"
 
 
@@ -43,8 +43,8 @@ def decoded(path: Path, profile: GpuProfile) -> tuple[bytes, list[list[str]]]:
 @pytest.mark.parametrize("profile", [NORMS, GATED, ALL, RINGS], ids=["norms", "gates", "all", "rings"])
 @pytest.mark.parametrize("early", [False, True])
 def test_a_token_has_the_bits_of_the_launches_one_by_one(path: Path, profile: GpuProfile, early: bool) -> None:
-    apart, _ = decoded(path, GpuProfile(early_launches=early))
-    fused, _ = decoded(path, GpuProfile(**{**vars(profile), "early_launches": early}))
+    apart, _ = decoded(path, switched(GpuProfile(), dependent_launches=early))
+    fused, _ = decoded(path, switched(profile, dependent_launches=early))
     assert fused == apart
 
 
@@ -75,9 +75,9 @@ def all_ringed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("precision", ["accurate", "fast"])
 def test_so_have_rings_of_all_products(precision: str, tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", "qwen2", MIXED, **SIZES)
-    profile = replace(RINGS, precision=precision, repack=True, early_launches=True)
+    profile = replace(RINGS, precision=precision).with_rules("repack", "dependent_launches")
     ringed, both = logits_and_plans(path, profile, TOKENS, CONTEXT, sanitize=True)
-    apart, _ = decoded(path, GpuProfile(precision, repack=True))
+    apart, _ = decoded(path, GpuProfile(precision).with_rules("repack"))
     assert ringed == apart
     kernels = {plan.kernel.name: plan.kernel for plan in both[0]}
     assert kernels["mixed_hw_dp4a_q4k_q6k_aligned_gemv"].parameters()["ring"] > 0
@@ -91,10 +91,10 @@ def test_so_have_products_that_mind_the_launches_beside_them(
     """Those of small models ask for so little shared memory that they do not."""
     monkeypatch.setattr(hw_dp4a_type, "HOLDING", 0)
     path = write_model(tmp_path / "m.gguf", "qwen2", MIXED, **SIZES)
-    apart, _ = decoded(path, GpuProfile(repack=True))
+    apart, _ = decoded(path, GpuProfile().with_rules("repack"))
     found = []
     for early in (True, False):
-        profile = replace(RINGS, repack=True, early_launches=early)
+        profile = switched(RINGS.with_rules("repack"), dependent_launches=early)
         minding, both = logits_and_plans(path, profile, TOKENS, CONTEXT, sanitize=True, ranks=ranks)
         assert minding == apart
         settings = [plan.kernel.parameters() for plans in both for plan in plans if plan.kernel.parameters().get("ring")]
@@ -106,10 +106,10 @@ def test_so_have_output_projections_that_ask_for_weights_of_gate_and_up(tmp_path
     """Where these load into registers: rows of more steps than are loaded ahead."""
     sizes = SIZES | {"hidden": 1280, "heads": 10}
     path = write_model(tmp_path / "m.gguf", "llama", Q.Q8_0, **sizes)
-    apart, _ = logits_and_plans(path, GpuProfile(repack=True), TOKENS[:2], CONTEXT, sanitize=True)
+    apart, _ = logits_and_plans(path, GpuProfile().with_rules("repack"), TOKENS[:2], CONTEXT, sanitize=True)
     for early in (True, False):
         asking, both = logits_and_plans(
-            path, replace(RINGS, repack=True, early_launches=early), TOKENS[:2], CONTEXT, sanitize=True
+            path, switched(RINGS.with_rules("repack"), dependent_launches=early), TOKENS[:2], CONTEXT, sanitize=True
         )  # fmt: skip
         assert asking == apart
         for plans in both:
@@ -126,7 +126,7 @@ def test_so_have_output_projections_that_ask_for_weights_of_gate_and_up(tmp_path
 def test_fast_with_outliers_has_them_too(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", "llama", MIXED, **SIZES)
     apart, _ = decoded(path, GpuProfile("fast"))
-    fused, _ = decoded(path, GpuProfile("fast", fused_norms=True, gated_products=True))
+    fused, _ = decoded(path, GpuProfile("fast").with_rules("deferred_norms", "swiglu_fusion"))
     assert fused == apart
 
 
@@ -147,9 +147,3 @@ def test_weights_have_rings_where_the_profile_says_so(path: Path) -> None:
         for plans in both:
             for name, rings in expected.items():
                 assert {plan.kernel.parameters()["ring"] for plan in plans if plan.kernel.name == name} == rings
-
-
-@pytest.mark.parametrize("name", ["fused_norms", "gated_products", "weight_rings"])
-def test_the_profile_takes_a_bool(name: str) -> None:
-    with pytest.raises(ArgumentError, match=f"{name} is 1; allowed: a bool"):
-        GpuProfile(**{name: 1})  # type: ignore[arg-type]

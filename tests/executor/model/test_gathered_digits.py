@@ -15,8 +15,8 @@ from executor import CudaExecutor
 from executor.base.errors import DeviceFailed
 from executor.choice.choice import GpuProfile
 from executor.device.several import SeveralDevices
-from ptxgen.errors import ArgumentError
 from tests.executor.model.one_row import logits_and_plans
+from tests.switched import switched
 from tests.synthetic import Q, write_model
 
 TOKENS = [3, 17, 101]
@@ -25,15 +25,15 @@ SIZES: dict[str, Any] = {
     "layers": 2, "hidden": 256, "heads": 8, "kv_heads": 4, "ff": 512, "vocab": 256, "context": CONTEXT, "tokenizer": "none",
 }  # fmt: skip
 MIXED = {"attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "": Q.Q4_K}
-NORMS = GpuProfile(fused_norms=True)
-ALL = GpuProfile(
-    fused_norms=True,
-    gated_products=True,
-    joined_products=True,
-    merged_attention=True,
-    rotating_attention=True,
-    early_launches=True,
-    weight_rings=True,
+NORMS = GpuProfile().with_rules("deferred_norms")
+ALL = GpuProfile().with_rules(
+    "deferred_norms",
+    "swiglu_fusion",
+    "horizontal_fusion",
+    "last_block_reduction",
+    "rope_fused_attention",
+    "dependent_launches",
+    "weight_pipelines",
 )
 
 
@@ -76,7 +76,7 @@ def test_so_has_every_architecture(architecture: str, types: dict[str, Any], tmp
 
 def test_fast_with_outliers_has_them_too(path: Path) -> None:
     """Outliers are looked for in values, which are gathered then."""
-    profile = GpuProfile("fast", fused_norms=True, gated_products=True)
+    profile = GpuProfile("fast").with_rules("deferred_norms", "swiglu_fusion")
     found = []
     for ranks in (1, 2):
         with CudaExecutor(devices=["emulator"] * ranks, profile=profile) as executor:
@@ -104,7 +104,7 @@ def test_nothing_makes_digits_or_norms_of_what_was_gathered(path: Path) -> None:
 def test_a_part_of_gate_and_up_is_gated_in_their_launch(path: Path) -> None:
     for found in decoded(path, ALL, 2)[1]:
         assert (found[GATES_AND_SENDS], found["fused_swiglu"]) == (2, 0)
-    for found in decoded(path, replace(ALL, sent_parts=False), 2)[1]:
+    for found in decoded(path, ALL.without("sent_parts"), 2)[1]:
         assert (found["gated_hw_dp4a_q4k_gemv"], found["fused_swiglu"]) == (2, 0)
     for found in decoded(path, NORMS, 2)[1]:
         assert (found[GATES_AND_SENDS], found["fused_swiglu"]) == (0, 2)
@@ -117,21 +117,17 @@ def test_without_fused_norms_the_stream_is_gathered(path: Path) -> None:
 
 
 def test_a_profile_can_have_values_gathered(path: Path) -> None:
-    shared, (token, step) = decoded(path, GpuProfile(fused_norms=True, gathered_digits=False), 2)
+    shared, (token, step) = decoded(path, GpuProfile().with_rules("deferred_norms").without("plane_gathers"), 2)
     assert shared == decoded(path, NORMS, 1)[0]
     for found in (token, step):
         assert not {"send_digits", "gather_digits"} & set(found)
-    with pytest.raises(ArgumentError, match="gathered_digits is 1; allowed: a bool"):
-        GpuProfile(gathered_digits=1)  # type: ignore[arg-type]
 
 
 def test_a_profile_can_have_digits_gathered_and_not_sent(path: Path) -> None:
-    shared, (token, step) = decoded(path, replace(ALL, sent_parts=False), 2, sanitize=True)
+    shared, (token, step) = decoded(path, ALL.without("sent_parts"), 2, sanitize=True)
     assert shared == decoded(path, ALL, 2)[0]
     assert (token["gather_digits"], step["gather_digits"]) == (8, 7)
     assert not token["send_digits"] + step["send_digits"]
-    with pytest.raises(ArgumentError, match="sent_parts is 0; allowed: a bool"):
-        GpuProfile(sent_parts=0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +173,7 @@ def test_the_residual_stream_is_whole_for_who_asks(path: Path) -> None:
 
 @pytest.mark.parametrize(("sent", "waits"), [(True, "hw_dp4a_q4k_gemv_residual"), (False, "gather_digits")])
 def test_a_rank_that_does_not_answer_ends_the_step_on_all(path: Path, sent: bool, waits: str) -> None:
-    with CudaExecutor(devices=["emulator"] * 2, profile=replace(ALL, sent_parts=sent)) as executor:
+    with CudaExecutor(devices=["emulator"] * 2, profile=switched(ALL, sent_parts=sent)) as executor:
         decoder, device = executor.load_model(path, context=CONTEXT).decoder, executor.device
         assert isinstance(device, SeveralDevices)
         decoder.step(3)

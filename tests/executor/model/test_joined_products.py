@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from executor.choice.choice import GpuProfile
-from ptxgen.errors import ArgumentError
 from tests.executor.model.one_row import logits_and_plans
+from tests.switched import switched
 from tests.synthetic import Q, write_model
 
 TOKENS = [3, 17, 101, 44, 9]
@@ -31,8 +31,8 @@ def decoded(path: Path, profile: GpuProfile) -> tuple[bytes, list[list[str]]]:
 
 @pytest.mark.parametrize("early", [False, True])
 def test_a_token_has_the_bits_of_launches_for_each_matrix(path: Path, early: bool) -> None:
-    apart, of_each = decoded(path, GpuProfile(early_launches=early))
-    together, joined = decoded(path, GpuProfile(early_launches=early, joined_products=True))
+    apart, of_each = decoded(path, switched(GpuProfile(), dependent_launches=early))
+    together, joined = decoded(path, switched(GpuProfile().with_rules("horizontal_fusion"), dependent_launches=early))
     assert together == apart
     products = "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"
     for launches in of_each:
@@ -56,11 +56,8 @@ def test_matrices_of_several_formats_are_joined_where_two_are_alike(
     types: dict[str, Q], launches: list[str], tmp_path: Path
 ) -> None:
     path = write_model(tmp_path / "m.gguf", "llama", types, layers=1, hidden=256, heads=4, kv_heads=2, ff=256, context=CONTEXT)
-    (apart, _), (together, joined) = (decoded(path, GpuProfile(joined_products=switch)) for switch in (False, True))
+    (apart, _), (together, joined) = (
+        decoded(path, switched(GpuProfile(), horizontal_fusion=switch)) for switch in (False, True)
+    )
     assert together == apart
     assert joined[0][: len(launches)] == launches
-
-
-def test_the_profile_takes_a_bool() -> None:
-    with pytest.raises(ArgumentError, match="joined_products is 1; allowed: a bool"):
-        GpuProfile(joined_products=1)  # type: ignore[arg-type]

@@ -34,15 +34,15 @@ from executor.model.model_file import expected_tensors, read_spec
 from executor.model.step import Row
 from executor.model.step_graph import ModelGraph
 from executor.model.step_launches import StepBody, StepModel, rows_attention
-from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.paged_attention import PagedAttention
 from ptxgen.target import Target
 from tests.reference_model import ReferenceModel
+from tests.switched import switched
 from tests.synthetic import Q, write_model
 
 CONTEXT, SHORT, LENGTH = 128, 32, 37
 TOKENS = [3 + 7 * at % 200 for at in range(LENGTH)]
-MERGED, PLAIN = GpuProfile(merged_attention=True), GpuProfile()
+MERGED, PLAIN = GpuProfile().with_rules("last_block_reduction"), GpuProfile()
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_rows_are_packed_in_halves_by_the_launch_that_attends(
         tmp_path / "m.gguf", "llama", Q.Q4_K, layers=1, hidden=256, heads=4, kv_heads=kv_heads, ff=256, context=64
     )
     entry = TuningEntry("accurate", "q4k", 256, 256, "half_mma_q4k_gemm", {"parts": 2, "split": 1}, 1e-6, error=1e-7, rows=2)
-    profile = GpuProfile(tables=(TuningTable("a table", GpuModel.of(device), (entry,)),), merged_attention=merged)
+    profile = switched(GpuProfile(tables=(TuningTable("a table", GpuModel.of(device), (entry,)),)), last_block_reduction=merged)
     with GgufFile.open(path) as file:
         spec, memory = read_spec(file), DryRunMemory()
         weights = load_weights(memory, file, list(expected_tensors(spec)))
@@ -178,6 +178,4 @@ def test_what_attends_is_said_with_its_reason() -> None:
         "paged_attention_merged",
         "paged_attention",
     ]
-    assert [text.endswith("; paged_attention_merged needs sm_90, this is sm_89)") for text in said] == [False, False, True]
-    with pytest.raises(ArgumentError, match="merged_attention is 1; allowed: a bool"):
-        GpuProfile(merged_attention=1)  # type: ignore[arg-type]
+    assert [text.endswith("; last_block_reduction needs sm_90, this is sm_89)") for text in said] == [False, False, True]

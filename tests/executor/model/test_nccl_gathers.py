@@ -32,7 +32,7 @@ from tests.executor.model.mixture import RECORDED, digest, mixed_logits
 from tests.executor.model.variants import TOKENS, VARIANTS, Variant
 
 SHARED = [variant for variant in VARIANTS if variant.name in ("llama-rope-freqs-untied", "qwen3-wide-heads")]
-NORMS = GpuProfile(fused_norms=True, merged_attention=True, joined_products=True)
+NORMS = GpuProfile().with_rules("deferred_norms", "last_block_reduction", "horizontal_fusion")
 """All that a layer of several ranks gathers would be digits."""
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")

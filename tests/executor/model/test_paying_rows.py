@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from executor.choice.choice import GpuProfile
 from executor.choice.store import shipped_for
+from executor.choice.thresholds import TURN
 from executor.device.gpu import GpuModel
-from executor.model.paying_rows import TURN, MatrixProduct, StepCost, paying
+from executor.model.paying_rows import MatrixProduct, StepCost, paying
 from executor.model.scheduling.scheduler import Scheduler
 from ptxgen.formats import ALL
 from ptxgen.kernels.known_models import KNOWN_MODELS
 from tests.executor.model.fake_engine import FakeEngine, Letters
+from tests.switched import switched
 
 MOST = 256
 GPUS = {
@@ -29,7 +31,7 @@ FORMATS = {format.id: format for format in ALL.values()}
 def step(name: str, gpu: str, precision: str, plain: str) -> StepCost:
     """Of a model whose matrices have a format, but for the head and half of the values and downs, which have Q6_K."""
     one, tables = KNOWN_MODELS[name], shipped_for(GPUS[gpu])
-    profile = GpuProfile(precision, tables=tables, repack=bool(tables))
+    profile = switched(GpuProfile(precision, tables=tables), repack=bool(tables))
     (_, q), (_, kv), (_, hidden), (_, ff), _, (_, vocab) = one.matrices()
     shapes = ((hidden, q), (hidden, kv), (hidden, kv), (q, hidden), (hidden, ff), (hidden, ff), (ff, hidden))
     products = Counter[MatrixProduct]()

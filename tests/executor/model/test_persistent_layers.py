@@ -16,12 +16,13 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
 from ptxgen.target import Target
 from tests.executor.model.one_row import logits_and_plans
+from tests.switched import switched
 from tests.synthetic import Q, write_model
 
 TOKENS = [3, 17, 101]
 CONTEXT = 64
 MIXED = {"attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "": Q.Q4_K}
-ON = GpuProfile(persistent_layers=True)
+ON = GpuProfile().with_rules("persistent_layers")
 
 
 def decoded(path: Path, profile: GpuProfile, *, sanitize: bool = False) -> tuple[bytes, list[list[str]]]:
@@ -38,8 +39,10 @@ def model(folder: Path, arch: str = "llama", **shape: int) -> Path:
 @pytest.mark.parametrize("early", [False, True])
 def test_a_token_has_the_bits_of_a_launch_for_each_operation(tmp_path: Path, early: bool) -> None:
     path = model(tmp_path)
-    apart, _ = decoded(path, GpuProfile(early_launches=early))
-    staying, launches = decoded(path, GpuProfile(early_launches=early, persistent_layers=True), sanitize=True)
+    apart, _ = decoded(path, switched(GpuProfile(), dependent_launches=early))
+    staying, launches = decoded(
+        path, switched(GpuProfile().with_rules("persistent_layers"), dependent_launches=early), sanitize=True
+    )
     assert staying == apart
     first = ["rmsnorm_digits", "hw_dp4a_q4k_gemv", "hw_dp4a_q4k_gemv", "hw_dp4a_q6k_gemv"]
     for names in launches:
@@ -60,14 +63,14 @@ def test_what_attention_adds_to_queries_and_keys_is_done_as_before(tmp_path: Pat
 def test_the_fast_precision_multiplies_outliers_by_as_many_digits_as_before(tmp_path: Path) -> None:
     path = model(tmp_path, layers=2)
     apart, _ = decoded(path, GpuProfile("fast"))
-    staying, _ = decoded(path, GpuProfile("fast", persistent_layers=True))
+    staying, _ = decoded(path, GpuProfile("fast").with_rules("persistent_layers"))
     assert staying == apart
 
 
 def test_a_layer_whose_profile_names_other_kernels_is_launched_one_by_one(tmp_path: Path) -> None:
     path, named = model(tmp_path, layers=1), {"q4k": "mwv_q4k_gemv"}
     apart, _ = decoded(path, GpuProfile(gemv=named))
-    staying, launches = decoded(path, GpuProfile(gemv=named, persistent_layers=True))
+    staying, launches = decoded(path, GpuProfile(gemv=named).with_rules("persistent_layers"))
     assert staying == apart
     assert not any("persistent_layer" in names for names in launches)
 
@@ -109,8 +112,3 @@ def test_what_is_wrong_with_a_layer_but_its_room_is_said_as_it_is() -> None:
 def test_an_old_gpu_is_refused() -> None:
     with pytest.raises(ArgumentError, match="persistent_layers needs sm_80, this is sm_75"):
         choose_persistent(ON, Target(75), 40)
-
-
-def test_the_profile_takes_a_bool() -> None:
-    with pytest.raises(ArgumentError, match="persistent_layers is 1; allowed: a bool"):
-        GpuProfile(persistent_layers=1)  # type: ignore[arg-type]

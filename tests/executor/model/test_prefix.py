@@ -207,7 +207,7 @@ def test_forgetting_must_wait_for_the_answer(model: LanguageModel) -> None:
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_an_invariant_profile_has_the_bits_of_a_new_sequence(path: Path, device: Device, fed: list[int], context: int) -> None:
     """Those of an answer are computed again where a prompt's tokens run many at a time, for they did not."""
-    with LanguageModel.load(path, device, context=context, profile=GpuProfile(batch_invariant=True)) as model:
+    with LanguageModel.load(path, device, context=context, profile=GpuProfile().with_rules("batch_invariant")) as model:
         text = FIRST[:8]
         for cached in (0, 7 if context == CONTEXTS[0] else 8 + ANSWER - 1):
             made = generate(model, text)

@@ -29,7 +29,7 @@ from tests.synthetic import Q, write_model
 
 TOKENS = [1, 30, 7, 42]
 CONTEXT = 32
-REPACK = GpuProfile(repack=True)
+REPACK = GpuProfile().with_rules("repack")
 DOWN, TABLE = "blk.0.ffn_down.weight", "token_embd.weight"
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")

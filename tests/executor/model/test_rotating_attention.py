@@ -4,7 +4,6 @@ the same bits, eager, as graphs, early and after a step back; and the launches o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,14 @@ from executor.device import open_device
 from executor.device.protocol import Device, Node
 from executor.measure.profiler import TileProfiler
 from executor.model.generation import LanguageModel
-from ptxgen.errors import ArgumentError
 from ptxgen.target import Target
+from tests.switched import switched
 from tests.synthetic import Q, write_model
 
 CONTEXT, SHORT, LENGTH = 96, 32, 36
 TOKENS = [3 + 7 * at % 200 for at in range(LENGTH)]
-APART = GpuProfile(merged_attention=True)
-ROTATING = replace(APART, rotating_attention=True)
+APART = GpuProfile().with_rules("last_block_reduction")
+ROTATING = APART.with_rules("rope_fused_attention")
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +76,8 @@ def test_a_token_has_the_bits_of_two_launches(
     arch: str, shape: dict[str, int], style: str, early: bool, tmp_path: Path, device: Device
 ) -> None:
     path = made(tmp_path, arch, **shape)
-    apart, before = decoded(path, replace(APART, early_launches=early), device)
-    together, names = decoded(path, replace(ROTATING, early_launches=early), device)
+    apart, before = decoded(path, switched(APART, dependent_launches=early), device)
+    together, names = decoded(path, switched(ROTATING, dependent_launches=early), device)
     assert together == apart
     assert [name.split("grouped")[0] for name in names] == [style]
     assert before == [f"{style}scatter_indirect", names[0].removeprefix(style)]
@@ -91,7 +90,7 @@ def test_the_sanitiser_finds_nothing_in_a_model_that_rotates_as_it_attends(
     path = made(tmp_path, "llama", layers=1)
     apart, _ = decoded(path, APART, device, tokens=34)
     with open_device("emulator", sanitize=True) as sanitising:
-        assert decoded(path, replace(ROTATING, early_launches=early), sanitising, tokens=34)[0] == apart
+        assert decoded(path, switched(ROTATING, dependent_launches=early), sanitising, tokens=34)[0] == apart
 
 
 @pytest.mark.slow
@@ -111,7 +110,7 @@ def test_it_starts_early_in_a_graph_whose_last_launch_writes_the_position(
     monkeypatch.setattr(device, "make_graph", make_graph)
     path = made(tmp_path, arch, **shape)
     for early in (False, True):
-        profile = replace(ROTATING, early_launches=early, joined_products=True)
+        profile = switched(ROTATING.with_rules("horizontal_fusion"), dependent_launches=early)
         with LanguageModel.load(path, device, context=CONTEXT, profile=profile) as model:
             model.decoder.step(TOKENS[0])
             model.decoder.step()
@@ -134,11 +133,9 @@ def test_a_token_attends_by_as_many_parts_on_every_gpu_and_rotates_from_sm_90_on
     ]
     apart = "grouped_attention, splits=16 beyond 32 positions"
     assert [str(one) for one in chosen] == [
-        f"{apart} (the profile's rotating_attention is off)",
-        f"{apart}, with rotation and store (the profile's rotating_attention is on)",
-        f"{apart} (rotating_attention needs sm_90, this is sm_89)",
-        f"{apart} (rotating_attention needs sm_90, this is sm_75)",
+        f"{apart} (the profile's rope_fused_attention is off)",
+        f"{apart}, with rotation and store (the profile's rope_fused_attention is on)",
+        f"{apart} (rope_fused_attention needs sm_90, this is sm_89)",
+        f"{apart} (rope_fused_attention needs sm_90, this is sm_75)",
     ]
     assert [one.facts()["rotating"] for one in chosen] == [False, True, False, False]
-    with pytest.raises(ArgumentError, match="rotating_attention is 1; allowed: a bool"):
-        GpuProfile(rotating_attention=1)  # type: ignore[arg-type]

@@ -52,7 +52,7 @@ def scheduler(model: LanguageModel, **options: object) -> Scheduler:
 def test_sequences_that_come_and_go_have_the_bits_of_their_lone_runs(device: Device, tmp_path: Path, sequences: int) -> None:
     """In too small a cache. On a GPU: benchmarks/soak_scheduler.py."""
     path = write_model(tmp_path / "m.gguf", types=Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=64, vocab=320)
-    invariant, context = GpuProfile(batch_invariant=True), soak_scheduler.CONTEXT
+    invariant, context = GpuProfile().with_rules("batch_invariant"), soak_scheduler.CONTEXT
     with LanguageModel.load(path, device, context=context, profile=invariant) as model:
         found = soak_scheduler.soak(model, sequences, slots=3, pages=5, rows=8)
     assert found["wrong"] == []

@@ -102,12 +102,12 @@ def test_any_number_of_devices_has_the_bits_of_one(path: Path, alone: Computed, 
 
 
 def test_what_a_profile_adds_leaves_the_bits(path: Path, alone: Computed) -> None:
-    profile = GpuProfile(merged_attention=True, joined_products=True, early_launches=True, persistent_layers=True)
+    profile = GpuProfile().with_rules("last_block_reduction", "horizontal_fusion", "dependent_launches", "persistent_layers")
     assert computed(path, 2, profile, rows=False)["tokens"] == alone["tokens"]
 
 
 def test_digits_and_outliers_are_those_of_what_all_have(path: Path) -> None:
-    profile = GpuProfile("fast", repack=True)
+    profile = GpuProfile("fast").with_rules("repack")
     assert computed(path, 2, profile, rows=False) == computed(path, 1, profile, rows=False)
     flagged = []
     for ranks in (1, 2):
@@ -260,7 +260,7 @@ def test_a_model_that_no_device_has_room_for_says_what_each_needs(path: Path, mo
 
 def test_kernels_chosen_for_the_whole_keep_their_settings_for_a_share() -> None:
     """All that is measured for several rows: how tiles and slices of sums are cut is decided by the whole matrix."""
-    profile = GpuProfile("fast", tables=shipped_tables(), joined_products=True)
+    profile = GpuProfile("fast", tables=shipped_tables()).with_rules("horizontal_fusion")
     for k, n, others in ((8192, 8192, (1024, 1024)), (8192, 28672, (28672,)), (4096, 14336, (14336,))):
         for rows in (1, 8, 64, 512):
             kernel, *beside = (profile.choose(Q4, k, size, rows=rows).kernel for size in (n, *others))

@@ -161,15 +161,13 @@ def test_rows_without_a_measurement_get_the_fastest_kernel_for_one_that_has_a_fo
 
 def test_where_bits_must_not_depend_on_the_number_of_rows_one_kernel_does_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     unlike = entry(4096, 64, "q4k_gemv", seconds=1e-7, parameters={})
-    some = replace(profile(*MANY, unlike, entry(4096, 64, MWV, parameters={"num_warps": 2})), batch_invariant=True)
+    some = profile(*MANY, unlike, entry(4096, 64, MWV, parameters={"num_warps": 2})).with_rules("batch_invariant")
     for rows in (1, 8, 64, 65):
         assert some.choose(Q4_K, 4096, 64, rows=rows).kernel == MwvGemv(Q4_K, k=4096, n=64, num_warps=2)
     with pytest.raises(ArgumentError, match=r"q4k_gemv has no form .*with the bits of one; the profile is batch_invariant"):
         replace(some, gemv={"q4k": "q4k_gemv"}).choose(Q4_K, 4096, 64)
     monkeypatch.setenv("PTXGEN_BATCH_INVARIANT", "1")
-    assert GpuProfile.from_environment() == GpuProfile(batch_invariant=True)
-    with pytest.raises(ArgumentError, match="batch_invariant is 1; allowed: a bool"):
-        GpuProfile(batch_invariant=1)  # type: ignore[arg-type]
+    assert GpuProfile.from_environment() == GpuProfile().with_rules("batch_invariant")
 
 
 def test_rows_may_be_fast_by_what_was_measured_for_accurate_ones_and_not_the_other_way_round() -> None:
@@ -260,7 +258,7 @@ def test_kernels_on_halves_are_chosen_for_several_rows_and_never_where_bits_must
     for precision, parts in (("accurate", 2), ("fast", 1)):
         chosen = profile(two, one, shipped=True, precision=precision)
         assert chosen.choose(Q4_K, 4096, 64, rows=5).kernel == HalfMmaGemm(Q4_K, k=4096, n=64, m=5, parts=parts)
-        for one_row in (chosen.choose(Q4_K, 4096, 64), replace(chosen, batch_invariant=True).choose(Q4_K, 4096, 64, rows=5)):
+        for one_row in (chosen.choose(Q4_K, 4096, 64), chosen.with_rules("batch_invariant").choose(Q4_K, 4096, 64, rows=5)):
             assert one_row.kernel == default_strategy(Q4_K, precision).make(4096, 64)
     flagged = profile(two, one, precision="fast").choose(Q4_K, 4096, 64, accurate=True, rows=5)
     assert flagged.kernel.activation_halves == HalfForm(2, 64)
@@ -277,7 +275,7 @@ def test_a_shape_that_was_not_measured_gets_for_several_rows_what_was_fastest_fo
         assert choice.kernel == HalfMmaGemm(Q4_K, k=k, n=96, m=rows, parts=2, split=split), (k, rows)
         assert "the nearest measured" in choice.reason
         assert choice.entry is None
-    for alone in (chosen.choose(Q4_K, 3584, 96), replace(chosen, batch_invariant=True).choose(Q4_K, 3584, 96, rows=8)):
+    for alone in (chosen.choose(Q4_K, 3584, 96), chosen.with_rules("batch_invariant").choose(Q4_K, 3584, 96, rows=8)):
         assert alone.kernel == default_strategy(Q4_K, "accurate").make(3584, 96)
 
 

@@ -48,7 +48,7 @@ def test_a_shipped_table_decides_for_several_rows_unless_they_must_have_the_bits
     several = entry(4096, 64, kernel="mma_q4k_gemm", seconds=1e-6, rows=8, error=1e-7, parameters={"digits": 3})
     chosen = profile(several, shipped=True)
     assert chosen.choose(Q4_K, 4096, 64, rows=5).kernel == MmaGemm(Q4_K, k=4096, n=64, m=5, digits=3)
-    alike = replace(chosen, batch_invariant=True)
+    alike = chosen.with_rules("batch_invariant")
     for one_row in (chosen.choose(Q4_K, 4096, 64), alike.choose(Q4_K, 4096, 64, rows=5)):
         assert one_row.kernel == default_strategy(Q4_K, "accurate").make(4096, 64)
 
@@ -92,7 +92,7 @@ def test_q8_0_that_was_repacked_has_the_kernels_of_q8_0_for_one_row_and_for_seve
     assert several.kernel == MmaGemm(made, k=4096, n=64, m=5, digits=3, split=2)
     assert "of Q8_0, whose kernels are taken for Q8_0_ALIGNED" in one.reason
     assert "of Q8_0, whose kernels are taken for Q8_0_ALIGNED" in several.reason
-    alike = replace(chosen, batch_invariant=True)
+    alike = chosen.with_rules("batch_invariant")
     assert {alike.choose(made, 4096, 64, rows=rows).kernel.name for rows in (1, 5)} == {"hw_dp4a_q8_0_aligned_gemv"}
 
 
@@ -222,27 +222,28 @@ def test_weights_are_repacked_attention_merged_products_joined_and_launches_earl
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     def switches(device: Device) -> tuple[bool, bool, bool, bool]:
-        profile = GpuProfile.for_device(device)
-        return profile.merged_attention, profile.early_launches, profile.joined_products, profile.repack
+        allows = GpuProfile.for_device(device).allows
+        reduces, starts, joins = map(allows, ("last_block_reduction", "dependent_launches", "horizontal_fusion"))
+        return reduces, starts, joins, allows("repack")
 
     def rotates(device: Device) -> bool:
-        return GpuProfile.for_device(device).rotating_attention
+        return GpuProfile.for_device(device).allows("rope_fused_attention")
 
     with CudaDevice() as device, EmulatedDevice() as emulator:
         assert switches(device) == (True, True, True, True)
         assert switches(emulator) == (False, False, False, False)
         assert (rotates(device), rotates(emulator)) == (True, False)
         for value, allowed in (("0", False), ("1", True)):
-            monkeypatch.setenv("PTXGEN_ROTATING_ATTENTION", value)
+            monkeypatch.setenv("PTXGEN_ROPE_FUSED_ATTENTION", value)
             assert (rotates(device), rotates(emulator)) == (allowed, allowed)
-        monkeypatch.delenv("PTXGEN_ROTATING_ATTENTION")
+        monkeypatch.delenv("PTXGEN_ROPE_FUSED_ATTENTION")
         for table in shipped_tables():  # of no GPU before sm_90 is there one
             assert table.gpu.target == "sm_90"
-        monkeypatch.setenv("PTXGEN_MERGED_ATTENTION", "0")
+        monkeypatch.setenv("PTXGEN_LAST_BLOCK_REDUCTION", "0")
         assert switches(device) == (False, True, True, True)
-        monkeypatch.setenv("PTXGEN_EARLY_LAUNCHES", "0")
+        monkeypatch.setenv("PTXGEN_DEPENDENT_LAUNCHES", "0")
         assert switches(device) == (False, False, True, True)
-        monkeypatch.setenv("PTXGEN_JOINED_PRODUCTS", "0")
+        monkeypatch.setenv("PTXGEN_HORIZONTAL_FUSION", "0")
         assert switches(device) == (False, False, False, True)
         monkeypatch.setenv("PTXGEN_GEMV_Q6K", "mwv_q6k_gemv")  # which is none for other blocks
         assert switches(device) == (False, False, False, False)
@@ -255,7 +256,7 @@ def test_weights_are_repacked_attention_merged_products_joined_and_launches_earl
         monkeypatch.setenv("PTXGEN_REPACK", "0")
         assert switches(device) == (False, False, False, False)
         monkeypatch.delenv("PTXGEN_REPACK")
-        monkeypatch.setenv("PTXGEN_MERGED_ATTENTION", "1")
+        monkeypatch.setenv("PTXGEN_LAST_BLOCK_REDUCTION", "1")
         monkeypatch.setenv("PTXGEN_TUNING", "0")
         assert switches(device) == (True, False, False, False)
 
