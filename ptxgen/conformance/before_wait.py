@@ -38,9 +38,16 @@ def before_wait(text: str, entry: str, signature: Signature) -> BeforeWait:
     for step in early.read_only_loads:
         for names in early.accessed(step):
             read_only |= names
-    touched = reads | writes | read_only
-    named = [frozenset(names - {ANYWHERE}) for names in (reads, writes, copies, prefetches, read_only)]
-    return BeforeWait(*named, ANYWHERE in touched, not any(step.row.effect in ENDS for step in early.steps), early.next_starts)
+    return BeforeWait(
+        reads=frozenset(reads - {ANYWHERE}),
+        writes=frozenset(writes - {ANYWHERE}),
+        copies=frozenset(copies - {ANYWHERE}),
+        prefetches=frozenset(prefetches - {ANYWHERE}),
+        read_only=frozenset(read_only - {ANYWHERE}),
+        anywhere=ANYWHERE in reads | writes | read_only,
+        waits=not any(step.row.effect in ENDS for step in early.steps),
+        next_starts=early.next_starts,
+    )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ptxgen.dsl.arguments import Array
+from ptxgen.dsl.arguments import Array, Signature
 from ptxgen.dsl.kernel_type import KernelType
 
 
@@ -37,14 +37,16 @@ class BeforeWait:
     next_starts: NextStarts = NextStarts.AT_ITS_END
 
 
-def promised(kernel: KernelType, *, early: bool) -> BeforeWait:
-    """What the signature allows before the wait. early: of the kernel's early form (`build`); the other form starts when the
-    launches before it have ended, unless the kernel has only one (LaunchConfig.early)."""
-    of_itself = kernel.launch().early
+def promised(kernel: KernelType, signature: Signature, *, early: bool, of_itself: bool) -> BeforeWait:
+    """What the kernel's signature allows before the wait. early: of its early form (`build`), which lets the next launch start
+    at once unless it says otherwise; of_itself: it has only one form, which starts early (LaunchConfig.early). Any other form
+    starts when the launches before it have ended."""
     if not early and not of_itself:
         return BeforeWait()
-    works = of_itself or kernel.waits_inside
-    arrays = {name: argument for name, argument in kernel.signature().items() if isinstance(argument, Array)} if works else {}
-    return BeforeWait(
-        frozenset(name for name, array in arrays.items() if array.read_early), next_starts=NextStarts.BEFORE_THE_WAIT
-    )
+    if not of_itself and not kernel.waits_inside:
+        return _WAITS_FIRST
+    reads = (name for name, argument in signature.items() if isinstance(argument, Array) and argument.read_early)
+    return BeforeWait(frozenset(reads), next_starts=NextStarts.BEFORE_THE_WAIT)
+
+
+_WAITS_FIRST = BeforeWait(next_starts=NextStarts.BEFORE_THE_WAIT)

@@ -98,7 +98,7 @@ def test_a_kernel_touches_before_its_wait_no_more_than_its_signature_promises(na
     kinds = {(type(kernel), kernel.launch().early, kernel.waits_inside): kernel for kernel in reversed(FORMS[name])}
     for kernel in kinds.values():  # the smallest of each
         found = before_wait(emit(kernel, TARGET, early=True).text, kernel.name, kernel.signature())
-        promise = promised(kernel, early=True)
+        promise = promised(kernel, kernel.signature(), early=True, of_itself=kernel.launch().early)
         assert found.waits, kernel
         assert not found.anywhere, kernel
         assert not found.writes, kernel
