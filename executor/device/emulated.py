@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from executor.base.environment import settings
 from executor.base.errors import DeviceError, SanitizerError
 from executor.device.allocations import ALIGNMENT, BorrowedMemory
+from executor.device.emulated_launch import EmulatedLaunch, Overlapping, overlapping
 from executor.device.host_memory import HostMemory
 from executor.device.parameters import ArrayArgument, ParameterBlock
 from executor.device.protocol import (
@@ -34,7 +35,7 @@ from executor.device.protocol import (
     Node,
     ReadInto,
 )
-from ptxgen.emulator import MOST_BLOCKS, REDZONE, Launch, MemoryMap, Touched, compile_module, launch_together
+from ptxgen.emulator import MOST_BLOCKS, REDZONE, MemoryMap, Touched, compile_module, launch_overlapping, launch_together
 from ptxgen.target import Target
 
 UNNAMED = "a buffer without a name"
@@ -46,19 +47,21 @@ class EmulatedDevice(HostMemory, Device):
     target: what text is emitted for; sm_90 by default, so that the emulator runs the very text of a current GPU.
     sanitize: check every access; findings of a launch raise SanitizerError. workers: threads (default: the
     environment's). seed: shuffles the order in which warps run. seconds: how long a launch may take (default: the
-    environment's, which is as long as it takes unless it says so: launches of a model are slow here, and end).
+    environment's, which is as long as it takes unless it says so: launches of a model are slow here, and end). overlaps: the
+    launches of a graph overlap where they start early, in an order that the seed chooses (ptxgen/emulator/overlapping.py).
     """
 
     kind: Literal["emulator"] = "emulator"
 
     def __init__(
         self, target: Target | None = None, *, sanitize: bool = False, workers: int | None = None, seed: int | None = None,
-        seconds: float | None = None,
+        seconds: float | None = None, overlaps: bool = False,
     ) -> None:  # fmt: skip
         self.target = target or Target(90)
         super().__init__(f"emulator ({self.target}{', sanitizer' if sanitize else ''})")
         self.sanitize = sanitize
         self.seed = seed
+        self.overlaps = overlaps
         self.workers = settings().emulator_workers if workers is None else workers
         self.seconds = settings().emulator_seconds if seconds is None else seconds
         self.wants_lines = sanitize
@@ -164,7 +167,7 @@ class EmulatedDevice(HostMemory, Device):
         self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
     ) -> None:
         self.enter("launching", immediate=True)
-        self._run(_Launch(kernel, grid, block, parameters.tobytes(), self._arrays(parameters), work=work))
+        self._run(EmulatedLaunch(kernel, grid, block, parameters.tobytes(), self._arrays(parameters), work=work))
 
     def reach(self, other: Device) -> None:
         self.enter("reaching another device")
@@ -175,21 +178,23 @@ class EmulatedDevice(HostMemory, Device):
         self._reaches = other._reaches = True
 
     def launch_together(self, launches: Sequence[DeviceLaunch]) -> None:
-        group: list[tuple[EmulatedDevice, _Launch]] = []
+        group: list[tuple[EmulatedDevice, EmulatedLaunch]] = []
         for device, kernel, grid, block, parameters, work in launches:
             assert isinstance(device, EmulatedDevice)  # as protocol.py says
             device.enter("launching", immediate=True)
-            group.append((device, _Launch(kernel, grid, block, parameters.tobytes(), device._arrays(parameters), work=work)))
+            group.append(
+                (device, EmulatedLaunch(kernel, grid, block, parameters.tobytes(), device._arrays(parameters), work=work))
+            )
         _run_together(group)
 
     def launch_graphs_together(self, graphs: Sequence[DeviceGraph]) -> None:
-        waiting: list[tuple[EmulatedDevice, list[_Launch]]] = []
+        waiting: list[tuple[EmulatedDevice, list[EmulatedLaunch]]] = []
         for device, graph, _ in graphs:
             assert isinstance(device, EmulatedDevice)
             device.enter("launching a graph", immediate=True)
             waiting.append((device, [*graph]))
         while any(left for _, left in waiting):
-            group: list[tuple[EmulatedDevice, _Launch]] = []
+            group: list[tuple[EmulatedDevice, EmulatedLaunch]] = []
             for device, left in waiting:  # each up to where it waits for the others
                 while left and left[0].ranks == 1:
                     device._run(left.pop(0))
@@ -201,14 +206,30 @@ class EmulatedDevice(HostMemory, Device):
     def make_graph(self, nodes: Sequence[Node]) -> Any:
         self.enter("making a graph")
         return [
-            _Launch(kernel, grid, block, parameters.tobytes(), self._arrays(parameters), early, ranks=ranks)
-            for kernel, grid, block, parameters, _, early, ranks, _ in nodes
+            EmulatedLaunch(kernel, grid, block, parameters.tobytes(), self._arrays(parameters), early, ranks=ranks, after=after)
+            for kernel, grid, block, parameters, after, early, ranks, _ in nodes
         ]
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
         self.enter("launching a graph", immediate=True)
-        for launch in graph:
-            self._run(launch)
+        if self.overlaps:
+            for part in overlapping(graph, self.seed or 0):
+                self._run_overlapping(part)
+        else:
+            for launch in graph:
+                self._run(launch)
+
+    def _run_overlapping(self, part: Overlapping) -> None:
+        if len(part.launches) == 1:
+            self._run(part.launches[0])
+            return
+        launches = [one.among(self._memory_for(one), early=one.early and len(one.after) == 1) for one in part.launches]
+        for one in part.launches:
+            self._note(one)
+        with self.owner.running():
+            findings = launch_overlapping(launches, part.after, seed=self.seed or 0, seconds=self.seconds)
+        if findings:
+            raise SanitizerError("; ".join(dict.fromkeys(one.kernel.entry for one in part.launches)), findings)
 
     def free_graph(self, graph: Any) -> None:
         self.enter("freeing a graph")
@@ -216,19 +237,18 @@ class EmulatedDevice(HostMemory, Device):
     def _arrays(self, parameters: ParameterBlock) -> tuple[ArrayArgument, ...]:
         return parameters.arrays if self.sanitize else ()
 
-    def _run(self, launch: _Launch) -> None:
+    def _run(self, launch: EmulatedLaunch) -> None:
         kernel = launch.kernel
-        memory = self._memory_of(launch.arrays) if self.sanitize else None
         self._note(launch)
         with self.owner.running():
             findings = kernel.handle.launch(
-                launch.grid, launch.block, launch.parameters, shared=kernel.dynamic_shared, memory=memory, workers=self.workers,
-                seed=self.seed, seconds=self.seconds, early=launch.early, cooperative=kernel.cooperative,
+                launch.grid, launch.block, launch.parameters, shared=kernel.dynamic_shared, memory=self._memory_for(launch),
+                workers=self.workers, seed=self.seed, seconds=self.seconds, early=launch.early, cooperative=kernel.cooperative,
             )  # fmt: skip
         if findings:
             raise SanitizerError(str(launch.work or kernel.entry), findings)
 
-    def _note(self, launch: _Launch) -> None:
+    def _note(self, launch: EmulatedLaunch) -> None:
         """Remember what a launch touches for those of other devices."""
         if self._reaches:
             for _, array, pointer in launch.arrays:
@@ -264,10 +284,13 @@ class EmulatedDevice(HostMemory, Device):
         if self._map is not None and base in self._map.allocations:
             self._map.mark_written(base, pointer - base, nbytes)
 
-    def _memory_of(self, arrays: Sequence[ArrayArgument]) -> MemoryMap:
-        """What a launch may touch: its own arrays, as its signature says, and nothing else of the allocations they lie in."""
+    def _memory_for(self, launch: EmulatedLaunch) -> MemoryMap | None:
+        """What a launch may touch: its own arrays, as its signature says, and nothing else of the allocations they lie in. None
+        where nothing is checked."""
+        if not self.sanitize:
+            return None
         visible, own = self._visible_memory(), MemoryMap()
-        for name, array, pointer in arrays:
+        for name, array, pointer in launch.arrays:
             part = visible.part(
                 pointer, array.nbytes, name, read_only=array.direction == "in", constant=array.constant, settled=array.settled
             )
@@ -291,31 +314,13 @@ class EmulatedDevice(HostMemory, Device):
         return memory_map
 
 
-@dataclass(frozen=True)
-class _Launch:
-    """What one launch is made of; `arrays` are there where it is sanitised. ranks: as Node."""
-
-    kernel: LoadedKernel
-    grid: Grid
-    block: Grid
-    parameters: bytes
-    arrays: tuple[ArrayArgument, ...]
-    early: bool = False
-    ranks: int = 1
-    work: object | None = None
-
-
-def _run_together(group: Sequence[tuple[EmulatedDevice, _Launch]]) -> None:
+def _run_together(group: Sequence[tuple[EmulatedDevice, EmulatedLaunch]]) -> None:
     """Run launches of several devices to their end. What each device has done before is over for the others as soon as its
     launch has told them in this one, and not before."""
     first = group[0][0]
     launches = [
-        Launch(
-            launch.kernel.handle, launch.grid, launch.block, launch.parameters, launch.kernel.dynamic_shared,
-            device._memory_of(launch.arrays) if device.sanitize else None, launch.early, tuple(device._touched),
-        )
-        for device, launch in group
-    ]  # fmt: skip
+        launch.among(device._memory_for(launch), early=launch.early, earlier=tuple(device._touched)) for device, launch in group
+    ]
     with ExitStack() as running:
         for device, _ in group:
             running.enter_context(device.owner.running())

@@ -13,6 +13,7 @@ import numpy as np
 from executor.base.errors import LaunchError
 from executor.device.protocol import Device, DeviceGraph
 from executor.launch.dependencies import MemoryAccess, dependencies
+from executor.launch.early_starts import check_early_starts
 from executor.launch.launch import Plan
 from executor.memory.buffers import GpuBuffer, Writes
 from ptxgen.dsl.stamps import END, STAMPS, START, UNSET, WAITED
@@ -33,7 +34,8 @@ class Moments(NamedTuple):
 
 class LaunchGraph:
     """Plans that one call launches, each when those have ended whose memory it needs: the results are those of launching them
-    in their order. Nothing is loaded or launched when it is made: a plan's kernel is loaded already.
+    in their order. LaunchError if one starts early that could touch what an earlier one still needs (early_starts.py). Nothing
+    is loaded or launched when it is made: a plan's kernel is loaded already.
 
     Scalars are those that the plans had when the graph was made: what changes from run to run must lie in buffers. `plans` is
     what it launches, `nodes` what the device was given of each (after which others, whether early), `records` says what was
@@ -46,7 +48,9 @@ class LaunchGraph:
         self.plans = tuple(plans)
         self._written = tuple(dict.fromkeys(allocation for plan in plans for allocation in plan.written))
         self._frees = device.frees
-        waits = dependencies([[*plan.accesses, MemoryAccess(_PEERS, 0, 1, plan.ranks > 1)] for plan in plans])
+        accesses = [plan.accesses for plan in plans]
+        shared = [MemoryAccess(_PEERS, 0, 1, plan.ranks > 1) for plan in plans]
+        waits = dependencies([[*own.values(), peers] for own, peers in zip(accesses, shared, strict=True)])
         self._stamps = GpuBuffer.empty(device, STAMPS.dtype, (len(plans), *STAMPS.shape), "stamps") if stamped else None
         self._reset_stamps()
         rows = [None if self._stamps is None else _row(self._stamps, number) for number in range(len(plans))]
@@ -56,6 +60,8 @@ class LaunchGraph:
             nodes.append(plan.node(after, written, row))
             written.update(allocation.writes for allocation in plan.written)
         self.nodes = tuple(nodes)
+        starts = zip(plans, nodes, accesses, strict=True)
+        check_early_starts([plan.started_as(node, own) for plan, node, own in starts])
         self._handle = device.make_graph(nodes)
         self._end = weakref.finalize(self, _dropped, device, self._handle)
         self._end.atexit = False

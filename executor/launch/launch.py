@@ -22,8 +22,10 @@ from executor.launch.checks import (
     direction_of,
 )
 from executor.launch.dependencies import MemoryAccess
+from executor.launch.early_starts import Start
 from executor.memory.buffers import DeviceAllocation, GpuBuffer, Writes
 from ptxgen.dsl.arguments import Array, Scalar, Signature
+from ptxgen.dsl.early_start import promised
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.stamps import NAME as STAMPS
 from ptxgen.dsl.stamps import stamped_signature
@@ -77,6 +79,7 @@ class Plan:
 
     __slots__ = (
         "_arguments",
+        "_before_wait",
         "_block",
         "_buffers",
         "_early",
@@ -86,6 +89,7 @@ class Plan:
         "_parameters",
         "_scalars",
         "_signature",
+        "_starts_early",
         "device",
         "kernel",
         "loaded",
@@ -115,6 +119,8 @@ class Plan:
         self.loaded = launcher.modules.load(kernel, early=early)
         check_room(kernel, launch, self.loaded, launcher.device)
         self._early = early
+        self._starts_early = early or launch.early
+        self._before_wait = promised(kernel, signature, early=early, of_itself=launch.early)
         self._launcher = launcher
         self.device = launcher.device
         self._frees = launcher.device.frees
@@ -192,12 +198,8 @@ class Plan:
         """The launch as a graph takes it, with the scalars of now. `written` is what launches before it in the graph write: a
         kernel that reads some of it before it waits, because its signature says that it may, does not start early here.
         stamps: memory for the times of this launch alone, whose kernel is then loaded now in its stamped form."""
-        early = self._early
-        if self.kernel.launch().early or (early and self.kernel.waits_inside):
-            early = not any(
-                isinstance(argument, Array) and argument.read_early and self._buffers[name].allocation.writes in written
-                for name, argument in self._signature.items()
-            )
+        reads = (self._buffers[name].allocation.writes for name in self._before_wait.reads)
+        early = self._starts_early and not any(writes in written for writes in reads)
         loaded, parameters = self.loaded, self._parameters
         if stamps is not None:
             loaded = self._launcher.modules.load(self.kernel, early=self._early, stamped=True)
@@ -206,12 +208,22 @@ class Plan:
         return Node(loaded, self._grid, self._block, parameters, after, early, self.ranks)
 
     @property
-    def accesses(self) -> list[MemoryAccess]:
-        """The memory that the kernel reads and writes."""
-        return [
-            MemoryAccess(b.allocation.writes, b.pointer, b.pointer + b.nbytes, direction_of(self._signature, name) != "in")
+    def accesses(self) -> dict[str, MemoryAccess]:
+        """The memory that the kernel reads and writes, by argument."""
+        return {
+            name: MemoryAccess(
+                b.allocation.writes, b.pointer, b.pointer + b.nbytes, direction_of(self._signature, name) != "in"
+            )
             for name, b in self._buffers.items()
-        ]
+        }
+
+    def started_as(self, node: Node, accesses: Mapping[str, MemoryAccess]) -> Start:
+        """What is to be proved of this launch as that node of a graph. accesses: its own."""
+        peers: frozenset[str] = frozenset()
+        if self.ranks > 1:
+            arrays = (argument for argument in self._signature.values() if isinstance(argument, Array))
+            peers = frozenset(array.addresses_of for array in arrays if array.addresses_of)
+        return Start(self, node.after, node.early, accesses, self._before_wait, peers)
 
     @property
     def record(self) -> LaunchRecord:

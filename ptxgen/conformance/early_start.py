@@ -12,68 +12,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ptxgen.conformance.before_wait import EarlyPart
 from ptxgen.dsl.arguments import Array, Signature
-from ptxgen.emulator.flow import Flow, flow
-from ptxgen.emulator.origins import ANYWHERE, Origins
+from ptxgen.emulator.origins import ANYWHERE
 from ptxgen.emulator.parse import parse
-from ptxgen.emulator.program import Program, Step
+from ptxgen.emulator.program import Step
 from ptxgen.isa.effects import ENDS, STORES, Effect
-from ptxgen.isa.operands import Address
-
-_OWN = frozenset({"shared", "local", "param", "const"})
-"""Spaces that no kernel before can have written."""
 
 
 def violations(text: str, entry: str, signature: Signature) -> list[str]:
     """Why this text must not start early, in words and with its lines; empty if it may."""
-    program = parse(text)
-    code = flow(program, entry)
-    rule = _Rule(program, code, signature, text.splitlines())
-    if rule.ambiguous:
-        return [f"{name} is the name of an argument and of a variable" for name in rule.ambiguous]
+    rule = _Rule(EarlyPart(parse(text), entry, signature), text.splitlines())
+    if rule.part.ambiguous:
+        return [f"{name} is the name of an argument and of a variable" for name in rule.part.ambiguous]
     return [*dict.fromkeys([*rule.before_the_wait(), *rule.through_the_read_only_path(), *rule.to_constants()])]
 
 
 class _Rule:
-    def __init__(self, program: Program, code: Flow, signature: Signature, lines: list[str]) -> None:
-        self.program, self.code, self.lines = program, code, lines
-        self.constant = {n for n, a in signature.items() if isinstance(a, Array) and a.constant}
-        self.settled = {n for n, a in signature.items() if isinstance(a, Array) and a.settled}
-        spaces = {variable.name: variable.space for variable in program.variables.values()}
-        spaces |= {name: variable.space for name, variable in code.variables.items()}
-        self.ambiguous = sorted(spaces.keys() & signature.keys())
-        self.harmless = {name for name, space in spaces.items() if space in _OWN}
-        self.numbers = {name for name, argument in signature.items() if not isinstance(argument, Array)}
-        self.origins = Origins(code)
+    def __init__(self, part: EarlyPart, lines: list[str]) -> None:
+        self.part, self.lines = part, lines
+        self.constant = {n for n, a in part.signature.items() if isinstance(a, Array) and a.constant}
+        self.settled = {n for n, a in part.signature.items() if isinstance(a, Array) and a.settled}
 
     def before_the_wait(self) -> Iterator[str]:
-        """What the blocks do that can be reached from the entry without a wait, up to their own."""
-        seen, stack = {0}, [0]
-        while stack:
-            block = self.code.blocks[stack.pop()]
-            for step in block.instructions:
-                if step.guard is None and step.row.waits_for_grids(step.modifiers):
-                    break
-                yield from self._touched(step)
-                if step.row.effect in ENDS:
-                    yield f"a thread may end here without having waited{self._place(step)}"
-            else:
-                following = {*block.targets, *([block.index + 1] if block.falls_through else [])}
-                stack += following - seen
-                seen |= following
+        """What is done before the wait and may not be."""
+        for step in self.part.steps:
+            yield from self._touched(step)
+            if step.row.effect in ENDS:
+                yield f"a thread may end here without having waited{self._place(step)}"
 
     def through_the_read_only_path(self) -> Iterator[str]:
-        for block in self.code.blocks:
-            for step in block.steps:
-                if step.row.effect is Effect.READ_ONLY_LOAD:
-                    for what in self._not_constant(step):
-                        yield f"{what} is loaded as if nobody wrote it while the kernel runs{self._place(step)}"
+        for step in self.part.read_only_loads:
+            for what in self._not_constant(step):
+                yield f"{what} is loaded as if nobody wrote it while the kernel runs{self._place(step)}"
 
     def to_constants(self) -> Iterator[str]:
-        for step in (step for block in self.code.blocks for step in block.steps):
+        for step in self.part.all_steps:
             if step.row.effect in STORES:
-                for origins in self._accessed(step):
-                    for what in sorted(origins & self.constant):
+                for names in self.part.accessed(step):
+                    for what in sorted(names & self.constant):
                         yield f"{what} is constant, and may be written{self._place(step)}"
 
     def _touched(self, step: Step) -> Iterator[str]:
@@ -86,21 +63,14 @@ class _Rule:
 
     def _not_constant(self, step: Step) -> Iterator[str]:
         """What an instruction accesses that is neither a constant argument nor the kernel's own."""
-        for origins in self._accessed(step):
-            if not origins or ANYWHERE in origins:
+        for names in self.part.accessed(step):
+            if ANYWHERE in names:
                 yield "memory of an address that comes from no argument"
-            yield from sorted(origins - self.constant - self.harmless - {ANYWHERE})
-
-    def _accessed(self, step: Step) -> Iterator[frozenset[str]]:
-        """What each address of an instruction is made from, but for those in the kernel's own spaces."""
-        for place in step.row.operands:
-            operand = step.operands.get(place.name)
-            if isinstance(operand, Address) and place.spec.state_space(step.modifiers) not in _OWN:
-                yield self.origins.of(operand) - self.numbers
+            yield from sorted(names - self.constant - {ANYWHERE})
 
     def _place(self, step: Step) -> str:
         text = self.lines[step.line - 1].strip()
         where = ""
         if step.source is not None:
-            where = f"\n  {self.program.files.get(step.source.file, f'file {step.source.file}')}:{step.source.line}"
+            where = f"\n  {self.part.program.files.get(step.source.file, f'file {step.source.file}')}:{step.source.line}"
         return f"\n  ptx line {step.line}   {text}{where}"

@@ -21,6 +21,7 @@ from ptxgen.emulator.launching import DEFAULT_SECONDS, NO_BUDGET, EmulationError
 from ptxgen.emulator.layout import REDZONE
 from ptxgen.emulator.machine import Kernel, Module, compile_module
 from ptxgen.emulator.memory_map import MemoryMap
+from ptxgen.emulator.overlapping import launch_overlapping, overlapping_runs
 from ptxgen.emulator.printing import Sink
 from ptxgen.emulator.redzones import kept_apart
 from ptxgen.emulator.sanitizer import Finding
@@ -45,7 +46,9 @@ __all__ = [
     "Touched",
     "compile_module",
     "constant",
+    "launch_overlapping",
     "launch_together",
+    "overlapping_runs",
     "run",
     "run_together",
     "settled",

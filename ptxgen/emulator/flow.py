@@ -24,13 +24,16 @@ _STOPPING = _CLOSING | {Effect.BLOCK_BARRIER, Effect.SLEEP}
 class Block:
     """Straight-line code. `end` is the branch, exit, trap, barrier or sleep that closes it; None where it falls through. A
     block that is a `meet` has no code: lanes that diverged wait there for each other. One after a barrier that counts has that
-    as `received`: the lanes that waited begin with its result."""
+    as `received`: the lanes that waited begin with its result. One that `waits` begins with a wait for the grids before;
+    one that `frees` ends with letting the next one start."""
 
     index: int
     steps: list[Step] = field(default_factory=list)
     end: Step | None = None
     meet: bool = False
     received: Step | None = None
+    waits: bool = False
+    frees: bool = False
     targets: tuple[int, ...] = ()
     live_in: set[str] = field(default_factory=set)
     live_out: set[str] = field(default_factory=set)
@@ -109,12 +112,19 @@ def _blocks(items: list[Step | Label]) -> list[Block]:
                 current = start()
             current.meet = met = True
             start()
+        if item.row.waits_for_grids(item.modifiers):
+            if not blocks[-1].is_empty:
+                start()
+            blocks[-1].waits = True
         if item.row.effect in _STOPPING:
             blocks[-1].end = item
             start().received = item if _gives_at_barrier(item) else None
             met = False
         else:
             blocks[-1].steps.append(item)
+            if item.row.lets_next_grid_start(item.modifiers):
+                blocks[-1].frees = True
+                start()
     if blocks[-1].falls_through:
         last = items[-1] if items else None
         blocks[-1].end = Step(row_of(ret), {}, {}, None, last.line if last else 0, None)

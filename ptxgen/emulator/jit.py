@@ -12,7 +12,7 @@ from ptxgen.emulator.facts import Facts
 from ptxgen.emulator.flow import Block, Flow, flow
 from ptxgen.emulator.lanes import LaneAlgebra
 from ptxgen.emulator.late_loads import late_loads
-from ptxgen.emulator.layout import BARRIERS, BLOCKED, EXITED, FINISHED, PAUSED, SLEPT, TRAPPED, YIELDED, Slot, State
+from ptxgen.emulator.layout import ASKED, BARRIERS, BLOCKED, EXITED, FINISHED, PAUSED, SLEPT, TRAPPED, YIELDED, Slot, State
 from ptxgen.emulator.placement import kernel_layout
 from ptxgen.emulator.program import Program, Step
 from ptxgen.emulator.registers import Frame
@@ -184,6 +184,8 @@ class _Kernel:
             return
         if block.received is not None:
             self.v.receive(block.received)
+        if block.waits:
+            self.wait_for_grids(block, mask)
         for step in block.steps:
             self.v.execute(step)
         self.end(block, mask)
@@ -201,6 +203,9 @@ class _Kernel:
     def end(self, block: Block, mask: str) -> None:
         end = block.end
         following = block.index + 1
+        if block.frees:
+            self.let_next_grid_start(block, mask)
+            return
         if end is None:
             self.v.store_written(block.live_out, False)
             self.go(mask, following, block)
@@ -312,6 +317,36 @@ class _Kernel:
         self.stopped(block, end, mask)
         self.e.call_runtime(barriers.leave, "%s", mask, mask, block.index + 1, block.index + 1)
         self.e.do(f"ret i32 {SLEPT}")
+
+    def wait_for_grids(self, block: Block, mask: str) -> None:
+        """Sleep, and come here again, while launches before this one still run (overlapping.py)."""
+        e = self.e
+        wait, go = e.fresh("flight"), e.fresh("landed")
+        at = e.emit(f"getelementptr i64, ptr %c, i64 {int(Slot.IN_FLIGHT)}")
+        word = e.emit(f"load i64, ptr {at}")
+        e.do(f"br i1 {e.emit(f'icmp eq i64 {word}, 0')}, label %{go}, label %{wait}")
+        e.label(wait)
+        e.call_runtime(barriers.leave, "%s", mask, mask, block.index, block.index)
+        e.do(f"ret i32 {SLEPT}")
+        e.label(go)
+
+    def let_next_grid_start(self, block: Block, mask: str) -> None:
+        """Say so to who runs launches that overlap, for the first warp that does, and end its turn."""
+        e, following = self.e, block.index + 1
+        self.v.line = block.steps[-1].line
+        lanes = self.guarded_mask(block.steps[-1], mask)
+        self.v.store_written(block.live_out, False)
+        at = e.emit(f"getelementptr i64, ptr %c, i64 {int(Slot.FREED)}")
+        word = e.emit(f"load i64, ptr {at}")
+        asked, does = e.emit(f"icmp eq i64 {word}, {ASKED}"), e.emit(f"icmp ne i32 {lanes}, 0")
+        say, go = e.fresh("frees"), e.fresh("on")
+        e.do(f"br i1 {e.emit(f'and i1 {asked}, {does}')}, label %{say}, label %{go}")
+        e.label(say)
+        e.do(f"store i64 1, ptr {at}")
+        e.call_runtime(barriers.leave, "%s", mask, mask, following, following)
+        e.do(f"ret i32 {YIELDED}")
+        e.label(go)
+        self.go(mask, following, block)
 
     def stopped(self, block: Block, end: Step, mask: str) -> str:
         """The lanes that an exit, a trap or a sleep is for; where there are none, all go on and what is emitted next does not

@@ -67,7 +67,7 @@ class LaunchMap:
     has fences, acquires or releases.
 
     Of launches that run together, each on a device of its own, the contexts stand one after the other, `devices` says how many
-    each has, and `earlier` what each device has touched before."""
+    each has, and `earlier` what each device has touched before. `own`: the memory of each, where it may touch that alone."""
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class LaunchMap:
         synchronises: bool,
         devices: Sequence[int] = (),
         earlier: Sequence[Sequence[Touched]] = (),
+        own: Sequence[MemoryMap] = (),
     ) -> None:
         c = contexts[0]
         self.memory = memory
@@ -85,10 +86,11 @@ class LaunchMap:
         self._ends = list(accumulate(devices))
         allocations = sorted(memory.allocations.values(), key=lambda a: (a.base, a.size))
         self._shadows: list[_Shadow] = []
-        entries = list(self._entries(allocations, targets, c[Slot.GLOBAL_SHIFT]))
-        self._map = (MapEntry * (len(entries) + 1))(*entries, MapEntry(base=-1))
-        for context in contexts:
-            context[Slot.MAP], context[Slot.MAP_COUNT] = ctypes.addressof(self._map), len(entries)
+        self._maps = [_listed(self._entries(allocations, targets, c[Slot.GLOBAL_SHIFT]))]
+        self._maps += [_listed(self._entries_of(launch)) for launch in own]
+        for number, context in enumerate(contexts):
+            entries = self._maps[1 + bisect_right(self._ends, number) if own else 0]
+            context[Slot.MAP], context[Slot.MAP_COUNT] = ctypes.addressof(entries), len(entries) - 1
             context[Slot.WIDEST] = MemoryScope.SYSTEM if len(devices) > 1 else MemoryScope.DEVICE
         self._together = len(contexts) > 1
         self._block_order = c[Slot.CTA_ORDER]
@@ -96,8 +98,9 @@ class LaunchMap:
         c[Slot.BLOCK_EPOCHS], c[Slot.BLOCK_EPOCHS_COUNT] = ctypes.addressof(self._epochs), len(self._epochs)
         c[Slot.LAST_EVENT] = 0
         self._order: Order | None = None
+        self.together: TogetherOrder | None = None
         if self._together:
-            self._order = _take_turns(contexts, devices)
+            self._order = self.together = _take_turns(contexts, devices)
             for device, touched in enumerate(earlier if len(devices) > 1 else ()):
                 for one in touched:
                     self._remember(one, OLDEST_EPOCH + (len(contexts) + device) * SPAN)
@@ -139,9 +142,24 @@ class LaunchMap:
                 shadow = _Shadow(a.base, end, shift) if watched and not all(b.read_only for b in together) else None
                 if shadow is not None:
                     self._shadows.append(shadow)
-            flags = READ_ONLY * a.read_only | WATCHED * (shadow is not None) | CONSTANT * a.constant | SETTLED * a.settled
-            written = ctypes.addressof(a.shadow) if a.shadow is not None else 0
-            yield MapEntry(a.base, a.size, flags, written, *((shadow.origin, shadow.stride) if shadow is not None else (0, 0)))
+            yield _entry(a, shadow)
+
+    def _entries_of(self, memory: MemoryMap) -> Iterator[MapEntry]:
+        """Of one of several launches, whose memory has its shadows already."""
+        for a in sorted(memory.allocations.values(), key=lambda a: (a.base, a.size)):
+            yield _entry(a, next((shadow for shadow in self._shadows if shadow.base <= a.base < shadow.end), None))
+
+
+def _entry(a: Allocation, shadow: _Shadow | None) -> MapEntry:
+    flags = READ_ONLY * a.read_only | WATCHED * (shadow is not None) | CONSTANT * a.constant | SETTLED * a.settled
+    written = ctypes.addressof(a.shadow) if a.shadow is not None else 0
+    return MapEntry(a.base, a.size, flags, written, *((shadow.origin, shadow.stride) if shadow is not None else (0, 0)))
+
+
+def _listed(entries: Iterator[MapEntry]) -> ctypes.Array[MapEntry]:
+    """With one behind them that starts beyond every address."""
+    listed = list(entries)
+    return (MapEntry * (len(listed) + 1))(*listed, MapEntry(base=-1))
 
 
 def _take_turns(contexts: Sequence[Context], devices: Sequence[int]) -> TogetherOrder:

@@ -126,15 +126,19 @@ class Launch:
 
 class Running:
     """A launch whose arguments were checked, with `count` contexts that are filled: one for each worker, or for each block of
-    those that take turns (`turns`). `device`: its number among several that run together."""
+    those that take turns (`turns`). `device`: its number among several that run together. `overlaps`: it is one of several on
+    one device that overlap, and may touch no memory but its own."""
 
     def __init__(
         self, launch: Launch, count: int, *, seed: int | None, budget: int | None, prints: Sink | None, turns: bool = False,
-        device: int | None = None,
+        device: int | None = None, overlaps: bool = False,
     ) -> None:  # fmt: skip
         kernel = self.kernel = launch.kernel
         self.launch, self.device, self.grid, self.block = launch, device, launch.grid3, launch.block3
-        self.title = kernel.name if device is None else f"{kernel.name} on device {device}"
+        self.overlaps = overlaps
+        on_device = "" if device is None or overlaps else f" on device {device}"
+        self.title = f"{kernel.name}{on_device}"
+        self.elsewhere = f" of {kernel.name}, a launch that may still run" if overlaps else on_device
         steps = budget or usual_budget(sanitize=kernel.sanitize)
         self._buffer, start = aligned(len(launch.params) + 2 * REDZONE)
         ctypes.memmove(start + REDZONE, launch.params, len(launch.params))
@@ -154,7 +158,7 @@ class Running:
             c[Slot.EARLY] = launch.early
             c[Slot.CTA_ORDER] = c[Slot.WARP_ORDER] = c[Slot.FAULT_LINE] = c[Slot.TURNS] = 0
             c[Slot.HASTE] = 0 if seed is None else random.Random(seed).getrandbits(62) | 1
-            c[Slot.WARP_AT] = c[Slot.SEEN] = 0
+            c[Slot.WARP_AT] = c[Slot.SEEN] = c[Slot.IN_FLIGHT] = c[Slot.FREED] = c[Slot.LAUNCH_EPOCH] = 0
             c[Slot.CTAID_X] = c[Slot.CTAID_Y] = c[Slot.CTAID_Z] = 0
         self._orders = self._shuffle(None if turns else launch.blocks, seed)
         self.run = kernel.run
@@ -220,16 +224,17 @@ class Running:
         kind, image = FindingKind(record.kind), self.kernel.image
         text, location, source = image.source_of(record.line)
         space, address = classify(record, context)
-        address = address if space else checks.memory.original(address)
+        memory = self.memory if self.overlaps else checks.memory
+        address = address if space else memory.original(address)
         other, against = None, None
         if kind in PAIRS:
             whose = checks.whose(Other.epoch_of(record))
             them = all[whose.launch]
-            device = None if them is self else them.device
-            other = Other.of(record, whose.block, them.block, them.grid, device, whose.earlier)
+            elsewhere = "" if them is self else them.elsewhere
+            other = Other.of(record, whose.block, them.block, them.grid, elsewhere, whose.earlier)
             against = None if whose.earlier else Site(other.line, *them.kernel.image.source_of(other.line))
         return Finding(
-            NAMES[kind], self.kernel.name, describe(record, self.title, context, checks.memory, self.block, other), record.line,
+            NAMES[kind], self.kernel.name, describe(record, self.title, context, memory, self.block, other), record.line,
             text, location, unflatten(record.thread, self.block), unflatten(record.block, self.grid), address, record.count,
             source, against,
         )  # fmt: skip

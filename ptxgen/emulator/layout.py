@@ -73,6 +73,9 @@ class Slot(IntEnum):
     WARP_AT = 59  # 1 + the warp at which a run that paused within a turn goes on; 0 if it did not
     SEEN = 60  # the statuses of the warps before that one in that turn, a bit each
     BEGUN = 61  # TURNS at the start of that call's turns
+    IN_FLIGHT = 62  # 1 while launches before this one still run: threads that wait for them sleep (overlapping.py)
+    FREED = 63  # ASKED where launches overlap, 1 once a thread of the block has let the next one start; else 0
+    LAUNCH_EPOCH = 64  # where launches overlap: the first epoch of the blocks of this one; else 0
 
 
 BARRIERS = 16
@@ -116,6 +119,8 @@ class State(IntEnum):
     REGISTERS = 2112
 
 
+ASKED = 2
+"""In Slot.FREED: the warp that lets the next launch start shall end its turn then."""
 WAITING = 0x80000000
 """Set in the pc of a lane that waits; the rest is where it goes on."""
 EXITED = 0xFFFFFFFF

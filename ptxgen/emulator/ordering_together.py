@@ -189,6 +189,14 @@ class TogetherOrder(Order):
         self.number = block_of(first)
         self.blocks[self.number].reach(epoch)
 
+    def end(self, block: int, others: Iterable[int]) -> None:
+        """All that these other blocks do comes before what a block does from now on."""
+        over = {other: OLDEST_EPOCH + (other + 1) * SPAN for other in others}
+        state, known = self.blocks[block], self.known[block]
+        state.known = joined(state.known, {other: Over(epoch, {}) for other, epoch in over.items()})
+        for other, epoch in over.items():
+            known[other] = max(known[other], epoch - 1)
+
     def fence(self, at: Moment, scope: MemoryScope) -> None:
         block, warp = self.blocks[self.number], at.thread // WARP_SIZE
         for seen in (Seen(at, block.read), *block.seen.get(warp, {}).values()):

@@ -120,14 +120,14 @@ class Site:
 @dataclass(frozen=True)
 class Other:
     """Who made the earlier access of a race: the block is None where it is not known, `threads` and `grid` are the shapes of
-    its launch. `device`: the number of its device, where that is another one; `earlier`: it was a launch before this one."""
+    its launch. `elsewhere`: its device or launch, where that is another one; `earlier`: it was a launch before this one."""
 
     thread: int
     block: int | None
     line: int
     threads: tuple[int, int, int]
     grid: tuple[int, int, int]
-    device: int | None = None
+    elsewhere: str = ""
     earlier: bool = False
 
     @staticmethod
@@ -138,18 +138,17 @@ class Other:
     @staticmethod
     def of(
         record: FindingRecord, block: int | None, threads: tuple[int, int, int], grid: tuple[int, int, int],
-        device: int | None = None, earlier: bool = False,
+        elsewhere: str = "", earlier: bool = False,
     ) -> Other:  # fmt: skip
         """From the record of a finding, and what is known of the other's launch."""
         thread, line = record.other & THREAD_MASK, record.other >> THREAD_BITS & MAX_LINE
-        return Other(thread, block, line, threads, grid, device, earlier)
+        return Other(thread, block, line, threads, grid, elsewhere, earlier)
 
     def __str__(self) -> str:
-        on_device = "" if self.device is None else f" on device {self.device}"
         if self.earlier:
-            return f"a launch before{on_device}"
+            return f"a launch before{self.elsewhere}"
         block = " of another block" if self.block is None else f" of block {_text(unflatten(self.block, self.grid))}"
-        return f"thread {_text(unflatten(self.thread, self.threads))}{block}{on_device}"
+        return f"thread {_text(unflatten(self.thread, self.threads))}{block}{self.elsewhere}"
 
 
 @dataclass(frozen=True)
@@ -218,7 +217,7 @@ def describe(
     if other is not None and kind in RACES:
         did = "wrote" if kind is FindingKind.RACE_READ else "read"
         detail = "" if space else f" ({memory.nearest(address)})"
-        if other.block == record.block and other.device is None:
+        if other.block == record.block and not other.elsewhere:
             earlier = f"thread {_text(unflatten(other.thread, threads))}"
             return f"{where} {verb} {place}{detail} that {earlier} {did} since the last barrier"
         return f"{where} {verb} {place}{detail} that {other} {did}, and nothing orders the two"

@@ -178,6 +178,10 @@ class Instruction:
         """Whether it waits until the grids before this one have ended and their writes are seen."""
         return self.effect is Effect.GRID_CONTROL and modifiers["action"] == "wait"
 
+    def lets_next_grid_start(self, modifiers: Modifiers) -> bool:
+        """Whether the grid after this one may start when all blocks have executed it or ended."""
+        return self.effect is Effect.GRID_CONTROL and modifiers["action"] == "launch_dependents"
+
     def need(self, modifiers: Modifiers) -> Need:
         """The least GPU and PTX version for these modifiers; `needs` keys are `slot` or `slot=value`."""
         sm, ptx = self.sm, self.ptx

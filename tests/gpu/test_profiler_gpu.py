@@ -62,7 +62,7 @@ def test_a_stamped_launch_begins_after_the_end_of_those_that_it_waits_for(gpu: D
     model.logits(TOKENS)
     graph = model.decoder.graph()
     moments = graph.moments()
-    for number, before in enumerate(dependencies([plan.accesses for plan in graph.plans])):
+    for number, before in enumerate(dependencies([[*plan.accesses.values()] for plan in graph.plans])):
         assert all(moments[other].end <= moments[number].began for other in before), graph.records[number]
 
 

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Final
 from unittest.mock import patch
@@ -61,8 +61,8 @@ class Subject:
         """Where its launches are kept."""
         return FOLDER / f"{self}.txt"
 
-    def listing(self, layers: int = LAYERS) -> str:
-        """What a token, eight sequences and the first step of a prompt of 513 tokens launch."""
+    def listing(self, layers: int = LAYERS, steps: int | None = None) -> str:
+        """What a token, eight sequences and the first step of a prompt of 513 tokens launch, or the first of these steps."""
         with tempfile.TemporaryDirectory() as folder, nothing_said(folder):
             path = Path(folder) / "model.gguf"
             shape = replace(MODELS[SIX[self.model].shape], layers=layers)
@@ -70,7 +70,9 @@ class Subject:
             device = DryRunDevice(GPUS[self.gpu], ranks=self.ranks)
             with GgufFile.open(path) as file:
                 model = DryModel(file, read_spec(file), CONTEXT, device, GpuProfile.for_device(device.as_device))
-                return "".join(f"{line}\n" for title, launches in _steps(model) for line in (title, *listing(launches)))
+                return "".join(
+                    f"{line}\n" for title, launches in islice(_steps(model), steps) for line in (title, *listing(launches))
+                )
 
 
 def nothing_said(folder: str) -> AbstractContextManager[object]:

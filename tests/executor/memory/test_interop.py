@@ -297,7 +297,7 @@ def test_launches_on_one_array_lent_twice_wait_for_each_other(emulator: Device) 
     written = launcher.prepare(Accumulate(n=100), total=as_buffer(emulator, array), x=GpuBuffer.zeros(emulator, F32, (100,)))
     half = as_buffer(emulator, array[48:98])
     read = launcher.prepare(Accumulate(n=50), total=GpuBuffer.zeros(emulator, F32, (50,)), x=half)
-    assert dependencies([written.accesses, read.accesses]) == [(), (0,)]
+    assert dependencies([[*plan.accesses.values()] for plan in (written, read)]) == [(), (0,)]
 
 
 def test_a_buffer_of_this_device_is_returned_as_it_is(emulator: Device) -> None:
