@@ -262,9 +262,13 @@ class CudaExecutor:
         from executor.model.generation import LanguageModel
 
         model = LanguageModel.load(
-            local_model(path, progress=progress), self.device,
-            context=context, progress=progress, modules=self.modules, profile=self.profile,
-        )  # fmt: skip
+            local_model(path, progress=progress),
+            self.device,
+            context=context,
+            progress=progress,
+            modules=self.modules,
+            profile=self.profile,
+        )
         model.decoder.timing = self._profiling.timing
         return model
 

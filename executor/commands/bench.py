@@ -101,9 +101,8 @@ class ModelOptions:
 @click.argument("subject", metavar="MODEL|KERNEL", shell_complete=complete_kernels_or_files)
 @set_option
 @click.option(
-    "--against", multiple=True, metavar="KERNEL", help="Time this kernel, too, with the same --set, in turn.",
-    shell_complete=complete_kernels,
-)  # fmt: skip
+    "--against", multiple=True, metavar="KERNEL", help="Time it, too, with the same --set.", shell_complete=complete_kernels
+)
 @click.option("--tokens", type=click.IntRange(min=1), default=128, show_default=True, metavar="N", help="Tokens to decode.")
 @click.option("--prompt", "prompts", default="512", show_default=True, metavar="P,...", help="Read prompts of so many tokens.")
 @click.option(
@@ -111,13 +110,21 @@ class ModelOptions:
 )
 @click.option("--batch", "batches", default="1", show_default=True, metavar="B,...", help="Decode so many sequences together.")
 @click.option(
-    "--batch-depth", type=click.IntRange(min=1), default=128, show_default=True, metavar="D",
+    "--batch-depth",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    metavar="D",
     help="Positions before, of each sequence of a batch: what llama-batched-bench calls -npp.",
-)  # fmt: skip
+)
 @click.option(
-    "--chunk", type=click.IntRange(min=1, max=4096), default=512, show_default=True, metavar="C",
+    "--chunk",
+    type=click.IntRange(min=1, max=4096),
+    default=512,
+    show_default=True,
+    metavar="C",
     help="Tokens of a prompt that are read at once; more need more memory.",
-)  # fmt: skip
+)
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),

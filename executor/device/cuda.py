@@ -202,9 +202,15 @@ class CudaDevice(OpenGpu, Device):
             return None
 
     def load(
-        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0,
-        cooperative: bool = False, shared_room: int = 0,
-    ) -> tuple[LoadedKernel, bool]:  # fmt: skip
+        self,
+        text: str,
+        entry: str,
+        image: bytes | None = None,
+        cache_dir: Path | None = None,
+        dynamic_shared: int = 0,
+        cooperative: bool = False,
+        shared_room: int = 0,
+    ) -> tuple[LoadedKernel, bool]:
         self.enter("loading a kernel")
         return self._modules.load(text, entry, image, dynamic_shared, shared_room, cooperative=cooperative), False
 

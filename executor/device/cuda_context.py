@@ -95,9 +95,8 @@ class PrimaryContext:
             return answers
 
     def failure(
-        self, status: Any, doing: str, launched: Iterable[object], name: str, *, cooperative: bool = False,
-        peers: bool = False,
-    ) -> DeviceError:  # fmt: skip
+        self, status: Any, doing: str, launched: Iterable[object], name: str, *, cooperative: bool = False, peers: bool = False
+    ) -> DeviceError:
         """What to raise when the driver answers `status`, no success. A sticky one breaks the context; then, and ever after,
         this is a DeviceFailed with the first cause. `launched`: what may have been running; `cooperative`: with blocks that
         wait for each other; `peers`: with launches that wait for other devices."""

@@ -68,9 +68,7 @@ class DryRunDevice(DryRunMemory):
 
     sanitize = False
 
-    def __init__(
-        self, gpu: GpuModel, target: Target | None = None, ranks: int = 1, gathers: Gathers = PEERS
-    ) -> None:  # fmt: skip
+    def __init__(self, gpu: GpuModel, target: Target | None = None, ranks: int = 1, gathers: Gathers = PEERS) -> None:
         """gpu: which one it is; target: what kernels are emitted for, the GPU's own unless told otherwise; ranks, gathers: as
         DryRunMemory."""
         super().__init__(ranks, gathers)

@@ -52,9 +52,14 @@ class EmulatedDevice(HostMemory, Device):
     kind: Literal["emulator"] = "emulator"
 
     def __init__(
-        self, target: Target | None = None, *, sanitize: bool = False, workers: int | None = None, seed: int | None = None,
+        self,
+        target: Target | None = None,
+        *,
+        sanitize: bool = False,
+        workers: int | None = None,
+        seed: int | None = None,
         seconds: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.target = target or Target(90)
         super().__init__(f"emulator ({self.target}{', sanitizer' if sanitize else ''})")
         self.sanitize = sanitize
@@ -309,13 +314,12 @@ def _run_together(group: Sequence[tuple[EmulatedDevice, _Launch]]) -> None:
     """Run launches of several devices to their end. What each device has done before is over for the others as soon as its
     launch has told them in this one, and not before."""
     first = group[0][0]
-    launches = [
-        Launch(
-            launch.kernel.handle, launch.grid, launch.block, launch.parameters, launch.kernel.dynamic_shared,
-            device._memory_of(launch.arrays) if device.sanitize else None, launch.early, tuple(device._touched),
-        )
-        for device, launch in group
-    ]  # fmt: skip
+    launches = []
+    for device, launch in group:
+        kernel, done = launch.kernel, tuple(device._touched)
+        memory = device._memory_of(launch.arrays) if device.sanitize else None
+        here = (launch.grid, launch.block, launch.parameters, kernel.dynamic_shared, memory)
+        launches.append(Launch(kernel.handle, *here, launch.early, done))
     with ExitStack() as running:
         for device, _ in group:
             running.enter_context(device.owner.running())

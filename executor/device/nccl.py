@@ -207,9 +207,14 @@ class NcclGroup:
         try:
             for rank, communicator in enumerate(self._communicators):
                 call = partial(
-                    self._bindings.all_gather, slices[rank], wholes[rank], nbytes, UINT8,
-                    self._bindings.Comm(communicator.ptr), self._streams[rank],
-                )  # fmt: skip
+                    self._bindings.all_gather,
+                    slices[rank],
+                    wholes[rank],
+                    nbytes,
+                    UINT8,
+                    self._bindings.Comm(communicator.ptr),
+                    self._streams[rank],
+                )
                 _asked(f"gathering on {self._named(rank)}", call)
         except BaseException:
             with suppress(Exception):  # of a group in which a call failed NCCL launches nothing

@@ -171,9 +171,15 @@ class SeveralDevices(DeviceGroup, Device):
         return self.devices[0].compile(text)
 
     def load(
-        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0,
-        cooperative: bool = False, shared_room: int = 0,
-    ) -> tuple[LoadedKernel, bool]:  # fmt: skip
+        self,
+        text: str,
+        entry: str,
+        image: bytes | None = None,
+        cache_dir: Path | None = None,
+        dynamic_shared: int = 0,
+        cooperative: bool = False,
+        shared_room: int = 0,
+    ) -> tuple[LoadedKernel, bool]:
         def load(_: int, device: Device) -> tuple[LoadedKernel, bool]:
             return device.load(text, entry, image, cache_dir, dynamic_shared, cooperative, shared_room)
 

@@ -96,7 +96,7 @@ class Plan:
 
     def __init__(
         self, launcher: Launcher, kernel: KernelType, place: LayerOperation, arguments: dict[str, Any], early: bool = False
-    ) -> None:  # fmt: skip
+    ) -> None:
         signature = self._signature = kernel.signature()
         launch = kernel.launch()
         check_geometry(kernel, launch.grid, launch.block)

@@ -220,9 +220,7 @@ class Modules:
         if image is None:
             return None
         try:
-            loaded, _ = self.device.load(
-                packed.text, packed.entry, image, disk.folder, *packed.launched
-            )  # fmt: skip
+            loaded, _ = self.device.load(packed.text, packed.entry, image, disk.folder, *packed.launched)
             return loaded
         except DeviceFailed:
             raise

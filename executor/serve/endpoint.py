@@ -36,9 +36,11 @@ class Events:
     def __init__(self, send: Send, headers: Mapping[str, str]) -> None:
         self._send = send
         self._headers = {
-            **headers, "Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache",
+            **headers,
+            "Content-Type": "text/event-stream; charset=utf-8",
+            "Cache-Control": "no-cache",
             "X-Accel-Buffering": "no",
-        }  # fmt: skip
+        }
         self.started = False
 
     async def send(self, *values: object) -> None:

@@ -61,9 +61,7 @@ class Asked:
         }
 
 
-def common(
-    fields: Fields, served: Served, prompt: str, most_tokens: Mapping[str, int], default_tokens: int | None
-) -> Asked:  # fmt: skip
+def common(fields: Fields, served: Served, prompt: str, most_tokens: Mapping[str, int], default_tokens: int | None) -> Asked:
     """Take what both kinds of completions have. prompt: the parameter that is answered; most_tokens: those that say how many
     tokens an answer may have, of which one may be given, and the least that each may be; default_tokens: None where an answer
     may be as long as the context."""

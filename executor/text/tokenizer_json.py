@@ -176,9 +176,7 @@ def _mergeable(vocabulary: Vocabulary) -> dict[str, int]:
     """The tokens that words become."""
     kinds = (TokenKind.NORMAL, TokenKind.USER_DEFINED)
     every = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-    return {
-        text: index for index, (text, kind) in enumerate(every) if kind in kinds and index not in vocabulary.control_ids
-    }  # fmt: skip
+    return {text: index for index, (text, kind) in enumerate(every) if kind in kinds and index not in vocabulary.control_ids}
 
 
 def _silence(vocabulary: Vocabulary) -> list[Any]:

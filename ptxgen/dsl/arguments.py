@@ -101,7 +101,7 @@ def write(dtype: DType, *shape: int, align: int = 16) -> Array:
 
 def update(
     dtype: DType, *shape: int, align: int = 16, partial: bool = False, zeros: bool = False, settled: bool = False
-) -> Array:  # fmt: skip
+) -> Array:
     """An array that a launch reads and writes."""
     return Array(dtype, shape, "inout", align, partial, zeros=zeros, settled=settled)
 

@@ -25,14 +25,26 @@ class KernelBuilder(Warpgroup, Printing):
     are the operators & | ~). Operand types pick the form; modifiers are keywords (`k.add(a, b, rnd="rz")`)."""
 
     def __init__(
-        self, name: str, signature: Signature, launch: LaunchConfig, target: Target = DEFAULT, summary: str = "", *,
+        self,
+        name: str,
+        signature: Signature,
+        launch: LaunchConfig,
+        target: Target = DEFAULT,
+        summary: str = "",
+        *,
         early: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         function = Function(
-            name, parameters(signature), max_threads=launch.block, resident=launch.resident,
-            most_registers=launch.most_registers, dynamic_shared=launch.dynamic_shared, cooperative=launch.cooperative,
-            ranks=launch.ranks, summary=summary,
-        )  # fmt: skip
+            name,
+            parameters(signature),
+            max_threads=launch.block,
+            resident=launch.resident,
+            most_registers=launch.most_registers,
+            dynamic_shared=launch.dynamic_shared,
+            cooperative=launch.cooperative,
+            ranks=launch.ranks,
+            summary=summary,
+        )
         super().__init__(function, launch.threads, target)
         self.signature: Signature = signature
         self._early = early

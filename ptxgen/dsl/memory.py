@@ -203,9 +203,14 @@ class MemoryAccess(Core):
         self._load(element, None, False, vector, tuple(values), guard)
 
     def _load(
-        self, element: Element, dtype: DType | None, nc: bool, hints: Mapping[str, str], into: Sequence[Value] = (),
+        self,
+        element: Element,
+        dtype: DType | None,
+        nc: bool,
+        hints: Mapping[str, str],
+        into: Sequence[Value] = (),
         guard: Value | None = None,
-    ) -> tuple[Value, ...]:  # fmt: skip
+    ) -> tuple[Value, ...]:
         if not isinstance(element, Element):
             raise no_element("k.load_vector" if "vec" in hints else "k.load", element, self.where)
         type = dtype or element.dtype
@@ -231,7 +236,7 @@ class MemoryAccess(Core):
 
     def copy_async(
         self, to: Element, source: Element, nbytes: int, *, taken: Value | None = None, guard: Value | None = None, **hints: str
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Begin to copy 4, 8 or 16 bytes from global to shared memory in the threads where `guard` holds, all unless told
         otherwise; part of the next group that is committed. Only `taken` bytes (u32) are read, and the others become 0. `hints`
         are the modifiers of the row."""

@@ -61,7 +61,7 @@ class ContinuousBatch:
 
     def __init__(
         self, pool: PagePool, slots: int, rows: int, prompt_rows: int, paying: Callable[[int], int] = lambda waiting: waiting
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.pool = pool
         self.rows = rows
         self.prompt_rows = prompt_rows

@@ -67,7 +67,7 @@ class Scheduler:
         self._owner = owner or OwnerThread("the scheduler")
         self._batch = ContinuousBatch(
             self.pool, min(engine.slots, engine.rows), engine.rows, self.prompt_rows, engine.paying_rows
-        )  # fmt: skip
+        )
         self._arrived = 0
         self._tally = Tally()
         self._ahead: BatchAhead | None = None
@@ -279,9 +279,7 @@ class Scheduler:
         if draws or allowed:
             scores.draw(draws, allowed)
 
-    def _add_choice(
-        self, sequence: TokenSequence, at: int, draws: dict[int, Draw], allowed: dict[int, Allowed]
-    ) -> None:  # fmt: skip
+    def _add_choice(self, sequence: TokenSequence, at: int, draws: dict[int, Draw], allowed: dict[int, Allowed]) -> None:
         """How the token after the scored row `at` is chosen, if argmax does not do it."""
         if sequence.guide is not None:
             try:
