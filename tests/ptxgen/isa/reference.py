@@ -51,9 +51,9 @@ def page() -> str:
         "Written by `python -m tests.ptxgen.isa.reference docs/instructions.md` from the table in `ptxgen/isa`; do not edit.",
         "",
         "* *Builder*: the method of `k`, with a link to its section of the PTX ISA.",
-        "* *Text*: optional parts are in braces. A name after a dot is a modifier; its values follow, the builder's default in",
-        "  bold. Operands without a type have that of the modifier `type`, or of `a_type` for `a`. `b32 of f16` are bits that",
-        "  hold f16: the builder takes registers of that type (`f16x2`; of integers `u32` and `s32`) and plain bits.",
+        "* *Text*: optional parts are in braces. `name=` lists the values of a modifier, the builder's default in bold.",
+        "  Operands without a type have that of `type`, of `a_type` for `a`, or else the last one of the text. `b32 of f16` are",
+        "  bits that hold f16: the builder takes registers of that type (`f16x2`; of integers `u32` and `s32`) and plain bits.",
         f"* *Needs*: the least GPU and PTX version, if not {LEAST}; then what single modifiers need. Where it differs by the",
         "  text, it is in parentheses after the text.",
         "",
@@ -169,21 +169,25 @@ def _text(row: Instruction, mnemonic: str) -> str:
         elif place is row.operands[0]:
             text += f" {named}"
         else:
-            text += f"{{, {named}}}" if place.optional else f", {named}"
+            text += f"{{,{named}}}" if place.optional else f",{named}"
     return text
 
 
 def _modifiers(row: Instruction) -> Iterator[str]:
     """The values of each modifier that has several, or a value with another name."""
+    names: dict[str, list[str]] = {}
     for slot in row.modifiers:
         if len(slot.values) > 1 or (slot.optional and slot.name != slot.values[0]):
             values = (f"**{value}**" if value == row.defaults.get(slot.name) else value for value in slot.values)
-            yield f"{slot.name}: {'/'.join(values)}"
+            names.setdefault("/".join(values), []).append(slot.name)
+    for values, of in names.items():
+        yield f"{','.join(of)}={values}"
 
 
 def _operands(row: Instruction) -> Iterator[str]:
     """The operands of each type, without those that the page's first lines explain."""
     known = {slot.name: slot.values[0] for slot in row.modifiers if len(slot.values) == 1}
+    last = row.slots[-1].values[0] if row.slots and not any(slot.name == "type" for slot in row.slots) else ""
     names: dict[str, list[str]] = {}
     for place in row.operands:
         spec = place.spec
@@ -199,7 +203,7 @@ def _operands(row: Instruction) -> Iterator[str]:
         words += (f"[{spec.braces}]" if spec.braces else "") + (
             f" of {known.get(holds, holds)}" if (holds := spec.holds.strip("{}")) else ""
         )
-        if words not in ("address", "type", f"{place.name}_type"):
+        if words not in ("address", "type", f"{place.name}_type", last):
             names.setdefault(words, []).append(place.name)
     for words, of in names.items():
         yield f"{','.join(of)}: {words}"
