@@ -52,7 +52,7 @@ def page() -> str:
         "",
         "* *Builder*: the method of `k`, with a link to its section of the PTX ISA.",
         "* *Text*: optional parts are in braces. `name=` lists the values of a modifier, the builder's default in bold.",
-        "  Operands without a type have that of `type`, of `a_type` for `a`, or else the last one of the text. `b32 of f16` are",
+        "  Operands without a type have that of `type`, of `a_type` for `a`, or else the last one of the text. `b32 of f16` is",
         "  bits that hold f16: the builder takes registers of that type (`f16x2`; of integers `u32` and `s32`) and plain bits.",
         f"* *Needs*: the least GPU and PTX version, if not {LEAST}; then what single modifiers need. Where it differs by the",
         "  text, it is in parentheses after the text.",
