@@ -17,7 +17,7 @@ def test_every_row_is_on_the_page_by_its_name_and_its_summary() -> None:
     lines = [line for line in reference.page().replace("\\|", "|").splitlines() if line.startswith("|[`")]
     for row in instructions.ROWS:
         does = " ".join(row.summary.split())
-        operation, _, rest = does.partition(", of the ")
+        operation, _, rest = does.partition(", by ")
         mine = [line for line in lines if f"[`{row.name}`]" in line]
         assert any(does in line or (f"`{row.mnemonic}`: {operation}" in line and rest in line) for line in mine), row
 
