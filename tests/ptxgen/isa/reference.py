@@ -120,7 +120,7 @@ def _line(rows: Sequence[Instruction], tail: str, anchor: str) -> str:
     else:
         does = "; ".join(f"`{row.mnemonic}`: {_summary(row).removesuffix(tail)}" for row in rows) + tail
         text = f"`{_text(rows[0], 'NAME')}` {'; '.join((*_modifiers(rows[0]), *_operands(rows[0])))}"
-    cells = (" ".join(builders.values()), text, does, needs[0] if alike else "see text")
+    cells = (" ".join(builders.values()), text, does, needs[0] if alike else "")
     return f"|{'|'.join(cell.replace('|', BAR) for cell in cells)}|"
 
 
