@@ -150,7 +150,7 @@ def bench_command(ctx: click.Context, /, **given: Any) -> None:
     ./model) or hf://... is a model.
 
     Of a model prompts and decoding are timed, in tokens a second, on random tokens. The answer to each step is read back, as
-    for a user who reads along, while the next one runs already. "Of limit" is the share of the speed at which a step would only
+    as soon as it ends, while the next one runs. "Of limit" is the share of the speed at which a step would only
     read weights and cache from the GPU's memory.
 
     Of a kernel launches are timed, in graphs, each on random arguments that the GPU's cache does not hold; "of roofline" is the

@@ -153,7 +153,7 @@ def chat_command(
     first = None if prompt_file is None else _content(prompt_file)
     with session(asked.path, **options) as running, _ctrl_c_raises():
         conversation = Conversation(running, sampler, max_tokens, stop, system, template, grammar, logprobs)
-        # A model that cannot converse says so before anybody has typed.
+        # A model that cannot converse is an error before the first input.
         running.model.chat_ids("x", system=system, template=template)
         if sys.stdin.isatty():
             console.echo(f"{running.model.device.name}; /help says what can be typed", err=True)

@@ -159,7 +159,7 @@ def serve_command(
         service = Service(served, scheduler, model.device.owner, model.embed, limits)
 
         def ready() -> None:
-            with suppress(OSError):  # nobody may be reading stderr any more
+            with suppress(OSError):  # stderr may be closed
                 console.echo(f"listening on {url_of(listener)}: {served.name} on {model.device.name}; Ctrl-C ends", err=True)
                 if access.is_open and not is_loopback(host):
                     console.echo("no API key is asked for, and other machines may reach this: see --api-key-file", err=True)

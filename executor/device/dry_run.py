@@ -18,7 +18,7 @@ from ptxgen.target import MAX_GRID, Target
 
 
 class DryRunMemory(HostMemory):
-    """Addresses with nothing behind them but what the host puts there: an allocation takes room when it is first written, and
+    """Addresses without memory until the host writes there: an allocation takes room when it is first written, and
     read-only memory is read when it is first looked at."""
 
     sharing = None

@@ -127,7 +127,7 @@ class DeviceMemory(Protocol):
     allocations: Allocations
     """What it has given out and borrowed."""
     ranks: int = 1
-    """How many devices it is: of several, each has memory of its own behind every address (several.py)."""
+    """How many devices it is: of several, each has memory of its own at every address (several.py)."""
     gathers: Gathers = PEERS
     """By what several gather."""
 

@@ -72,7 +72,7 @@ compiled for it."""
 
 
 class Plan:
-    """A launch whose arguments have been checked. Call it to launch; scalars may be given anew (`plan(position=5)`), are
+    """A launch whose arguments have been checked. Call it to launch; scalars may be replaced (`plan(position=5)`), are
     checked the same way, and stay for the calls after. Made by `Launcher.prepare`."""
 
     __slots__ = (

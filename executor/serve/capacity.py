@@ -23,7 +23,7 @@ def serving_scheduler(
 ) -> Scheduler:
     """For `slots` answers at a time. cache_tokens: positions that all of them have together (default: the context for each);
     kv_type: how keys and values are held; guesses: tokens of greedy answers are guessed by what followed before; prepares:
-    whether its steps are prepared now (default: on a GPU), of which `progress` is told. ArgumentError for a cache in which not
+    whether its steps are prepared now (default: on a GPU), reported to `progress`. ArgumentError for a cache in which not
     one answer has room."""
     context = model.context // PAGE_LEN * PAGE_LEN
     if not context:

@@ -1,5 +1,5 @@
-"""The parameters of a request, taken one by one out of its JSON: what nobody takes is refused, so nothing is ignored that would
-change the answer."""
+"""The parameters of a request, taken one by one out of its JSON: what no field takes is refused, so nothing is ignored that
+would change the answer."""
 
 from __future__ import annotations
 

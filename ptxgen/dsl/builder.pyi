@@ -49,12 +49,12 @@ class KernelBuilder(Warpgroup, Printing):
 
     def wait_for_launch_before(self) -> None:
         """From here on the kernel may touch what launches before it write; before, it may read constant and settled arguments.
-        All threads must come here, or to another one of these. Nothing where the kernel does not start early. For kernels that
-        are `waits_inside`."""
+        All threads must call it, or another one of these. It does nothing where the kernel does not start early. For kernels
+        that are `waits_inside`."""
 
     def let_next_launch_start(self) -> None:
-        """The launch behind may start when all blocks have come here or ended. Nothing where the kernel does not start early.
-        For kernels that say `frees_next_inside`."""
+        """The next launch may start when all blocks have called it or ended. It does nothing where the kernel does not start
+        early. For kernels that say `frees_next_inside`."""
     def abs(
         self,
         a: Value | float,

@@ -236,7 +236,7 @@ class Cooperation(MemoryAccess, ControlFlow):
         in one access, of a u64 in its memory. The launch must be one of several ranks.
 
         Nothing else is made visible by it and nothing has to be waited for, as nothing but the word itself is told: 8 aligned
-        bytes are one access that nobody sees half of (PTX ISA 8.10.3, single-copy atomicity)."""
+        bytes are one access that is never seen in part (PTX ISA 8.10.3, single-copy atomicity)."""
         self._require_ranks("k.send_word")
         self._require_word("k.send_word", place)
         self.store(place, self.op("mov", (word, number), result=U64), order="relaxed", scope="sys")

@@ -143,7 +143,7 @@ def _over_one_or_more(k: KernelBuilder, x: Value, divisor: Value) -> Value:
 def rsqrt_of_normal(k: KernelBuilder, x: Value) -> Value:
     """1 / sqrt(x) for x from 2^-125 on, infinity and NaN, within 0.51 ulp (seen: 0.5004); of no use for others.
 
-    It has no branch, where a division and a root have one each for their rare cases, behind which the assembler writes
+    It has no branch, where a division and a root have one each for their rare cases, after which the assembler writes
     everything with a shuffle twice: a first guess by the exponent's half, good to 3.5 %, then three times Newton's iteration,
     each of which squares the error; the last one knows what its product lost."""
     _need_f32(k, x, "rsqrt_of_normal")

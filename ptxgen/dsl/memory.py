@@ -61,7 +61,7 @@ class GlobalArray(Places):
         return Element("global", moved.base.register, moved.offset, self.dtype, self.nc)
 
     def read_only(self) -> GlobalArray:
-        """The same array, whose loads go through the read-only path: nobody may write it while the kernel runs."""
+        """The same array, whose loads go through the read-only path: it must not be written while the kernel runs."""
         return replace(self, nc=True)
 
     def at(self, *index: Index) -> GlobalArray:
@@ -183,7 +183,7 @@ class MemoryAccess(Core):
 
     def load(self, element: Element, dtype: DType | None = None, *, nc: bool = False, **hints: str) -> Value:
         """Load the element, seen as `dtype` if given (its address must suit it). u8 and u16 arrive as u32, s8 and s16 as s32.
-        `nc` goes through the read-only path: nobody may write the memory while the kernel runs. `hints` are the cache
+        `nc` goes through the read-only path: the memory must not be written while the kernel runs. `hints` are the cache
         modifiers of the row."""
         return self._load(element, dtype, nc, hints)[0]
 

@@ -94,7 +94,7 @@ class OfTheKernel:
             return _formless(self, form) if form else str(self)
 
         def __array__(self, dtype: Any = None, copy: object = None) -> Any:
-            import numpy as np  # late: whoever comes here has it
+            import numpy as np  # late: NumPy is loaded if this is called
 
             if dtype not in (None, np.dtype(object)):
                 _no_value("an array of numbers", "convert with k.f32(x)")(self)

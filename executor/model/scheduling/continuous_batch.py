@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Share:
-    """The rows of one sequence in a step: tokens behind its computed ones, and a draft of what may follow; the last `scored` of
+    """The rows of one sequence in a step: tokens after its computed ones, and a draft of what may follow; the last `scored` of
     them all are scored."""
 
     sequence: TokenSequence
@@ -82,7 +82,7 @@ class ContinuousBatch:
             self.queue.remove(sequence)
 
     def admit(self) -> None:
-        """Let those run for which there is a slot, and pages for all their tokens; nobody overtakes."""
+        """Let those run for which there is a slot, and pages for all their tokens, in the order of arrival."""
         while self.queue:
             sequence = self.queue[0]
             if not self._slots:
