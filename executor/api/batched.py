@@ -75,10 +75,10 @@ class BatchedRunner:
         n: int | None = None,
         k: int | None = None,
     ) -> None:
-        """packed_output = packed_input W^T, f32[m, n] and f32[m, k], by what the profile chooses for m rows: what was measured
-        to be fastest for them, else the kernel for one row in its form for several. A row has the bits of gemv_dispatch where
-        that is the same kernel, as always if the profile is batch_invariant. ArgumentError if the profile names a kernel that
-        has no form for several rows."""
+        """packed_output = packed_input W^T, f32[m, n] and f32[m, k], with the kernel that the profile chooses for m rows: what
+        was measured to be fastest for them, else the kernel for one row in its form for several. A row has the bits of
+        gemv_dispatch where that is the same kernel, as always if the profile is batch_invariant. ArgumentError if the profile
+        names a kernel that has no form for several rows."""
         m = whole("m", m, 1)
         projection = self._bound(type, weight, n=n, k=k, rows=m)
         x, y = self._packed(projection, packed_input, packed_output, m)

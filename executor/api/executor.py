@@ -59,7 +59,7 @@ class CudaExecutor:
     that share the models which are loaded (docs/executor/several-devices.md); all else is done by each of them alike. bundle: a
     folder that `ptxgen bundle` wrote; every kernel then comes from there and none is written. sanitize: check every access
     (emulator only). profile: which kernels are used (default: what the environment says and was measured on this GPU); it may
-    be set anew at any time. stream: where all work goes, a handle of the driver or any library's stream, instead of a stream of
+    be replaced at any time. stream: where all work goes, a handle of the driver or any library's stream, instead of a stream of
     its own; it must outlive the executor, and "auto" then takes a GPU. Raises DeviceError if the device is not there,
     BundleError for a folder that is no bundle or was written for another GPU, ArgumentError for devices that cannot be taken
     together.
@@ -106,7 +106,7 @@ class CudaExecutor:
 
     @property
     def profile(self) -> GpuProfile:
-        """Which kernels are used. It may be set anew at any time."""
+        """Which kernels are used. It may be replaced at any time."""
         return self._session.profile
 
     @profile.setter
@@ -262,9 +262,13 @@ class CudaExecutor:
         from executor.model.generation import LanguageModel
 
         model = LanguageModel.load(
-            local_model(path, progress=progress), self.device,
-            context=context, progress=progress, modules=self.modules, profile=self.profile,
-        )  # fmt: skip
+            local_model(path, progress=progress),
+            self.device,
+            context=context,
+            progress=progress,
+            modules=self.modules,
+            profile=self.profile,
+        )
         model.decoder.timing = self._profiling.timing
         return model
 
@@ -274,7 +278,7 @@ class CudaExecutor:
 
     def replay_decode(self, model: LanguageModel, token: int | None = None) -> int:
         """Run one token (None: the likeliest after the last) by one launch of the graph, and return the likeliest next one, for
-        which the host waits once. What changed since the capture (room, profile, weights) makes it capture anew by itself."""
+        which the host waits once. What changed since the capture (room, profile, weights) makes it capture again by itself."""
         decoder = self._decoder(model)
         with decoder.busy("replaying a token"):
             decoder.timing = self._profiling.timing  # of a model that was not loaded by this executor

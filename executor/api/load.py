@@ -35,8 +35,8 @@ def load_model(
     is one), cuda, cuda:N or emulator; context: most tokens of a sequence (default: the model's own limit, at most 4096);
     precision: accurate or fast (default: the profile's); profile: which kernels are used; bundle: a folder that `ptxgen bundle`
     wrote, from which all kernels come; model_dir: the folder of models (default: PTXGEN_MODEL_DIR, else `models` in the cache
-    folder); progress: is told what is done of what. Errors as those of CudaExecutor and LanguageModel.load. For several models
-    on one device there is CudaExecutor.load_model."""
+    folder); progress: called with what is done of what. Errors as those of CudaExecutor and LanguageModel.load. For several
+    models on one device there is CudaExecutor.load_model."""
     path = local_model(path, None if model_dir is None else Path(model_dir), progress)
     executor = CudaExecutor(device, bundle=bundle, profile=profile)
     try:

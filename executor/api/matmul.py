@@ -28,8 +28,8 @@ class MatmulRunner:
     session: Session
 
     def matmul(self, weight: WeightLike, x: Any, out: Any = None) -> GpuBuffer:
-        """x W^T, f32[n] of f32[k] or f32[m, n] of f32[m, k], by what the profile chooses for the weight, n rows of k values,
-        and for m rows: f32[k] gets the bits of gemv_dispatch, f32[m, k] those of batched_gemv_or_gemm.
+        """x W^T, f32[n] of f32[k] or f32[m, n] of f32[m, k], with the kernel that the profile chooses for the weight, n rows of
+        k values, and for m rows: f32[k] gets the bits of gemv_dispatch, f32[m, k] those of batched_gemv_or_gemm.
 
         weight: a loaded one, which knows its type and sizes. x: on the device, or an array of NumPy, which is copied there.
         out: on the device, apart from x; it gets the product and is returned (default: a new buffer). Raises ArgumentError for
@@ -65,7 +65,7 @@ class MatmulRunner:
 
 
 def _require(value: Any, name: str, shape: tuple[int, ...], why: str) -> None:
-    """ArgumentError, which says why, for another shape than this, and for another type than f32 where that is told."""
+    """ArgumentError with the reason for another shape than this, or for another known type than f32."""
     told = (
         value.dtype if isinstance(value, GpuBuffer) else FROM_NUMPY.get(value.dtype) if isinstance(value, np.ndarray) else F32
     )

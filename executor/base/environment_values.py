@@ -63,7 +63,7 @@ def gathering(text: str) -> str | int:
 def _path(text: str) -> Path:
     try:
         return Path(text).expanduser()
-    except RuntimeError as error:  # ~user, of whom nobody knows
+    except RuntimeError as error:  # ~user, an unknown user
         raise ArgumentError(str(error)) from None
 
 

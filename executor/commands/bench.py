@@ -102,9 +102,8 @@ class ModelOptions:
 @click.argument("subject", metavar="MODEL|KERNEL", shell_complete=complete_kernels_or_files)
 @set_option
 @click.option(
-    "--against", multiple=True, metavar="KERNEL", help="Time this kernel, too, with the same --set, in turn.",
-    shell_complete=complete_kernels,
-)  # fmt: skip
+    "--against", multiple=True, metavar="KERNEL", help="Time it, too, with the same --set.", shell_complete=complete_kernels
+)
 @click.option("--tokens", type=click.IntRange(min=1), default=128, show_default=True, metavar="N", help="Tokens to decode.")
 @click.option("--prompt", "prompts", default="512", show_default=True, metavar="P,...", help="Read prompts of so many tokens.")
 @click.option(
@@ -112,13 +111,21 @@ class ModelOptions:
 )
 @click.option("--batch", "batches", default="1", show_default=True, metavar="B,...", help="Decode so many sequences together.")
 @click.option(
-    "--batch-depth", type=click.IntRange(min=1), default=128, show_default=True, metavar="D",
+    "--batch-depth",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    metavar="D",
     help="Positions before, of each sequence of a batch: what llama-batched-bench calls -npp.",
-)  # fmt: skip
+)
 @click.option(
-    "--chunk", type=click.IntRange(min=1, max=4096), default=512, show_default=True, metavar="C",
+    "--chunk",
+    type=click.IntRange(min=1, max=4096),
+    default=512,
+    show_default=True,
+    metavar="C",
     help="Tokens of a prompt that are read at once; more need more memory.",
-)  # fmt: skip
+)
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
@@ -144,7 +151,7 @@ def bench_command(ctx: click.Context, /, **given: Any) -> None:
     ./model) or hf://... is a model.
 
     Of a model prompts and decoding are timed, in tokens a second, on random tokens. The answer to each step is read back, as
-    for a user who reads along, while the next one runs already. "Of limit" is the share of the speed at which a step would only
+    as soon as it ends, while the next one runs. "Of limit" is the share of the speed at which a step would only
     read weights and cache from the GPU's memory.
 
     Of a kernel launches are timed, in graphs, each on random arguments that the GPU's cache does not hold; "of roofline" is the

@@ -38,9 +38,15 @@ def kernel_named(subject: str) -> KernelEntry | None:
 
 
 def bench_kernel(
-    entry: KernelEntry, settings: Sequence[str], against: Sequence[str], rounds: int, device: str, plot: Path | None, *,
+    entry: KernelEntry,
+    settings: Sequence[str],
+    against: Sequence[str],
+    rounds: int,
+    device: str,
+    plot: Path | None,
+    *,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Time a kernel and those that it is compared with, and print the figures. Errors as the parts have them."""
     from executor.device import open_device
     from executor.launch.launch import Launcher

@@ -22,9 +22,14 @@ from ptxgen.target import DEFAULT
 @precision_option
 @click.option("-o", "--output", required=True, metavar="DIR", type=FILE, help="The folder to write.")
 def bundle_command(
-    asked: AskedModel, target_name: str | None, batches: str, cubin: bool, context: int | None, precision: str | None,
+    asked: AskedModel,
+    target_name: str | None,
+    batches: str,
+    cubin: bool,
+    context: int | None,
+    precision: str | None,
     output: Path,
-) -> None:  # fmt: skip
+) -> None:
     """Write the PTX of every kernel that a model needs, and manifest.json, from which a program in any language can launch
     them: entries, parameters, geometry, buffers, and the launches of a token in order. No GPU is needed.
 
@@ -39,6 +44,12 @@ def bundle_command(
     sizes = whole_numbers("--batch", batches, "numbers of sequences", "1,4,8", low=1)
     with console.progress() as report:
         write_bundle(
-            asked.path, output, target, batches=sizes, cubin=cubin, context=context, precision=precision,
+            asked.path,
+            output,
+            target,
+            batches=sizes,
+            cubin=cubin,
+            context=context,
+            precision=precision,
             progress=partial(report, "kernels"),
-        )  # fmt: skip
+        )

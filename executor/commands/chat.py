@@ -69,9 +69,14 @@ class Conversation:
 
         with suppress(KeyboardInterrupt):
             generation = self.running.answer(
-                ids, max_tokens=self.max_tokens, sampler=self.sampler, on_text=show, stop=self.stop, grammar=self.grammar,
+                ids,
+                max_tokens=self.max_tokens,
+                sampler=self.sampler,
+                on_text=show,
+                stop=self.stop,
+                grammar=self.grammar,
                 logprobs=self.logprobs,
-            )  # fmt: skip
+            )
             stopped, likely = generation.stopped, generation.logprobs
         if answered or stopped != INTERRUPTED:
             self.messages += [asked, {"role": "assistant", "content": "".join(answered)}]
@@ -116,16 +121,24 @@ COMMANDS: Final[Mapping[str, tuple[str, Callable[[Conversation, str], None]]]] =
     "-n", "--max-tokens", type=click.IntRange(min=1), help="Most tokens of an answer (default: what the context has)."
 )
 @click.option(
-    "--logprobs", type=click.IntRange(min=0), metavar="N",
+    "--logprobs",
+    type=click.IntRange(min=0),
+    metavar="N",
     help="After each answer, how likely each of its tokens was, in per cent, and the N likeliest in its place.",
-)  # fmt: skip
+)
 @grammar_options
 @sampling_options
 @session_options
 def chat_command(
-    asked: AskedModel, system: str | None, template: str | None, prompt_file: Path | None, stop: tuple[str, ...],
-    max_tokens: int | None, logprobs: int | None, **options: Any,
-) -> None:  # fmt: skip
+    asked: AskedModel,
+    system: str | None,
+    template: str | None,
+    prompt_file: Path | None,
+    stop: tuple[str, ...],
+    max_tokens: int | None,
+    logprobs: int | None,
+    **options: Any,
+) -> None:
     """Talk with a GGUF model. Each line is a message; the answer comes as it is made, and knows what was said before.
 
     Ctrl-C ends an answer, /clear begins a new conversation, /save FILE writes it, /exit or the end of the input leaves. Where
@@ -140,7 +153,7 @@ def chat_command(
     first = None if prompt_file is None else _content(prompt_file)
     with session(asked.path, **options) as running, _ctrl_c_raises():
         conversation = Conversation(running, sampler, max_tokens, stop, system, template, grammar, logprobs)
-        # A model that cannot converse says so before anybody has typed.
+        # A model that cannot converse is an error before the first input.
         running.model.chat_ids("x", system=system, template=template)
         if sys.stdin.isatty():
             console.echo(f"{running.model.device.name}; /help says what can be typed", err=True)

@@ -37,9 +37,11 @@ LAYERS: Final = 12
 @devices_option
 @precision_option
 @click.option(
-    "--sequences", type=click.IntRange(min=1), metavar="N",
+    "--sequences",
+    type=click.IntRange(min=1),
+    metavar="N",
     help="Show a step in which N sequences decode a token each, as in `ptxrun serve` (default: a token of `generate`).",
-)  # fmt: skip
+)
 @click.option(
     "--prompt",
     type=click.IntRange(min=1),

@@ -55,9 +55,19 @@ MOST_BYTES: Final = 1 << 30
 )
 @json_option("Prompt ids, token ids, text, timings and device as JSON.")
 def generate_command(
-    asked: AskedModel, prompt: str | None, prompts: Path | None, batch: int, draft: str | None, max_tokens: int, greedy: bool,
-    special: bool, chat: bool, logprobs: int | None, as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+    asked: AskedModel,
+    prompt: str | None,
+    prompts: Path | None,
+    batch: int,
+    draft: str | None,
+    max_tokens: int,
+    greedy: bool,
+    special: bool,
+    chat: bool,
+    logprobs: int | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Generate text with a GGUF model. The text goes to stdout as it comes, what is said about it to stderr.
 
     Many prompts run together; each answer is printed when it is whole, with --json as a line of JSON. What a line of the file

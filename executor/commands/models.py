@@ -56,7 +56,7 @@ def models_command(context: click.Context, model_dir: Path | None, as_json: bool
 @json_option("The same facts about the model as `ptxrun models --json` has.")
 def fetch_command(name: str, model_dir: Path | None, as_json: bool) -> None:
     """Fetch a model from the Hugging Face hub, as it is there now, and print the path of its (first) file. One that is here
-    already is compared, and fetched anew if the hub has another. What breaks off goes on where it stopped.
+    already is compared, and fetched again if the hub has another. An interrupted transfer continues.
 
     \b
     Example:

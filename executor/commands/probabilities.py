@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def probability_lines(logprobs: Iterable[TokenLogprob], tokenizer: Tokenizer) -> Iterator[str]:
-    """A line for each token: its probability in per cent and its text, and behind them the likeliest of its place with theirs.
+    """A line for each token: its probability in per cent and its text, then the likeliest tokens of its position with theirs.
     A token that is no whole characters is shown as bytes."""
 
     def text(token: int) -> str:

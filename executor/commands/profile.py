@@ -41,9 +41,12 @@ PLOT: Final = "roofline.svg"
 @click.option("--tokens", type=click.IntRange(min=1), metavar="N", help="Continue N tokens of no meaning instead.")
 @click.option("--steps", type=click.IntRange(min=1), default=16, show_default=True, help="How many tokens to time.")
 @click.option(
-    "--by", type=click.Choice(["operation", "kernel", "level", "layer"]), default="operation", show_default=True,
+    "--by",
+    type=click.Choice(["operation", "kernel", "level", "layer"]),
+    default="operation",
+    show_default=True,
     help="What a row of the table stands for; a level is Macro (matrices), Midi (attention) or Micro (vectors).",
-)  # fmt: skip
+)
 @click.option("--no-plot", is_flag=True, help=f"Do not draw {PLOT}, for which matplotlib is needed.")
 @device_option
 @devices_option
@@ -51,9 +54,16 @@ PLOT: Final = "roofline.svg"
 @context_option
 @json_option(f"Print what {SUMMARY} holds instead of the table.")
 def profile_command(
-    asked: AskedModel, output: Path, prompt: str | None, tokens: int | None, steps: int, by: str, no_plot: bool, as_json: bool,
+    asked: AskedModel,
+    output: Path,
+    prompt: str | None,
+    tokens: int | None,
+    steps: int,
+    by: str,
+    no_plot: bool,
+    as_json: bool,
     **options: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Time every kernel of a decode step, in the very graph of the step, and print where the time goes.
 
     The kernels leave the times at which they start and end, so they run side by side as ever. `us each` is a launch's own

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 KEYS: Final = ("prompt", "id", "max_tokens", "stop", *SAMPLING)
 
 MakeSampler = Callable[[Mapping[str, Any]], "Sampler"]
-"""Takes the settings that a line has of its own, by their names in SAMPLING."""
+"""Takes the settings of a line, by their names in SAMPLING."""
 
 
 @dataclass(frozen=True)

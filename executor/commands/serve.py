@@ -51,9 +51,11 @@ class NoServer(PtxGenError):
 )
 @context_option
 @click.option(
-    "--cache-tokens", type=click.IntRange(min=1), metavar="N",
+    "--cache-tokens",
+    type=click.IntRange(min=1),
+    metavar="N",
     help="Tokens that the cache of keys and values has room for, of all answers together (default: --slots times --context).",
-)  # fmt: skip
+)
 @kv_type_option
 @click.option(
     "--draft", type=click.Choice([LOOKUP]), help="Guess tokens of greedy answers by what followed the last ones before."
@@ -79,25 +81,49 @@ class NoServer(PtxGenError):
     help="Longest time to answer one.",
 )
 @click.option(
-    "--drain-seconds", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="S",
+    "--drain-seconds",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    metavar="S",
     help="How long the first Ctrl-C or SIGTERM lets answers go on.",
-)  # fmt: skip
+)
 @click.option(
-    "--step-seconds", type=click.FloatRange(min=0.1), default=60.0, show_default=True, metavar="S",
+    "--step-seconds",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    metavar="S",
     help="A device that has not ended a step for so long is said to have failed, until it ends it.",
-)  # fmt: skip
+)
 @click.option(
-    "--warmup/--no-warmup", "prepares", default=None,
+    "--warmup/--no-warmup",
+    "prepares",
+    default=None,
     help="Compile and capture most kinds of steps before the first request, some seconds (default: on a GPU).",
-)  # fmt: skip
+)
 @device_option
 @devices_option
 @precision_option
 def serve_command(
-    asked: AskedModel, host: str, port: int, name: str | None, slots: int, queue: int, cache_tokens: int | None, kv_type: str,
-    draft: str | None, api_key_file: Path | None, max_body_mb: int, read_seconds: float, request_seconds: float,
-    drain_seconds: float, step_seconds: float, prepares: bool | None, **options: Any,
-) -> None:  # fmt: skip
+    asked: AskedModel,
+    host: str,
+    port: int,
+    name: str | None,
+    slots: int,
+    queue: int,
+    cache_tokens: int | None,
+    kv_type: str,
+    draft: str | None,
+    api_key_file: Path | None,
+    max_body_mb: int,
+    read_seconds: float,
+    request_seconds: float,
+    drain_seconds: float,
+    step_seconds: float,
+    prepares: bool | None,
+    **options: Any,
+) -> None:
     """Serve a GGUF model over HTTP, as OpenAI's API has it: /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models,
     with /health, /metrics and a page to talk to the model at /. Answers run together, and those that come later join them.
 
@@ -133,7 +159,7 @@ def serve_command(
         service = Service(served, scheduler, model.device.owner, model.embed, limits)
 
         def ready() -> None:
-            with suppress(OSError):  # nobody may be reading stderr any more
+            with suppress(OSError):  # stderr may be closed
                 console.echo(f"listening on {url_of(listener)}: {served.name} on {model.device.name}; Ctrl-C ends", err=True)
                 if access.is_open and not is_loopback(host):
                     console.echo("no API key is asked for, and other machines may reach this: see --api-key-file", err=True)

@@ -32,26 +32,37 @@ LOOKUP: Final = "lookup"
 """The way to guess tokens that there is."""
 
 model_dir_option = click.option(
-    "--model-dir", metavar="DIR", type=FILE,
+    "--model-dir",
+    metavar="DIR",
+    type=FILE,
     help="Where models called hf://ORG/REPO:Q4_K_M are kept and looked up (default: PTXGEN_MODEL_DIR, else in the cache).",
-)  # fmt: skip
+)
 device_option = click.option(
-    "--device", default="auto", show_default=True, metavar="DEVICE",
-    help="auto (a GPU if there is one), cuda, cuda:N or emulator.", shell_complete=complete_devices,
-)  # fmt: skip
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="DEVICE",
+    help="auto (a GPU if there is one), cuda, cuda:N or emulator.",
+    shell_complete=complete_devices,
+)
 devices_option = click.option(
-    "--devices", metavar="0,1", callback=lambda _ctx, _option, text: None if text is None else device_names(text),
+    "--devices",
+    metavar="0,1",
+    callback=lambda _ctx, _option, text: None if text is None else device_names(text),
     help="Several GPUs by number, which share the model; or emulator,emulator. In the place of --device.",
-)  # fmt: skip
+)
 precision_option = click.option(
     "--precision",
     type=click.Choice(PRECISIONS),
     help="accurate: a dot product is right to 1e-5; fast: activations of 8 bits (default: PTXGEN_PRECISION, else accurate).",
 )
 kv_type_option = click.option(
-    "--kv-type", type=click.Choice(KV_TYPES), default=KV_TYPES[0], show_default=True,
+    "--kv-type",
+    type=click.Choice(KV_TYPES),
+    default=KV_TYPES[0],
+    show_default=True,
     help="How keys and values are kept for attention: f16 and q8_0 take less memory and give up bits.",
-)  # fmt: skip
+)
 context_option = click.option(
     "--context", type=click.IntRange(min=1), help="Room for this many tokens (default: the model's own limit, at most 4096)."
 )

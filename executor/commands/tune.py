@@ -47,20 +47,35 @@ def _rows(context: click.Context, parameter: click.Parameter, text: str) -> list
     "--rows", default="1", show_default=True, metavar="LIST", callback=_rows, help="Rows of activations: '1,2,4,8,64'."
 )
 @click.option(
-    "--runs", type=click.IntRange(min=1), default=9, show_default=True,
+    "--runs",
+    type=click.IntRange(min=1),
+    default=9,
+    show_default=True,
     help="Timed runs of a kernel, and rounds of steps, at least 5; their median counts.",
-)  # fmt: skip
+)
 @click.option(
-    "--tries", type=click.IntRange(min=1), metavar="N", default=8, show_default=True,
+    "--tries",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=8,
+    show_default=True,
     help="Kernels for a matrix that are tried in steps, the fastest alone first.",
-)  # fmt: skip
+)
 @click.option("--again", is_flag=True, help="Also measure what was measured with the same versions.")
 @click.option("-o", "--output", metavar="FILE", type=FILE, help="The table (default: PTXGEN_TUNING).")
 @json_option("The winners, what was left out, and steps with and without them, as JSON.")
 def tune_command(
-    asked: AskedModel, device: str, precision: str | None, pattern: str, rows: list[int], runs: int, tries: int,
-    again: bool, output: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+    asked: AskedModel,
+    device: str,
+    precision: str | None,
+    pattern: str,
+    rows: list[int],
+    runs: int,
+    tries: int,
+    again: bool,
+    output: Path | None,
+    as_json: bool,
+) -> None:
     """Measure every kernel that can multiply a matrix of this model by a vector, or by as many as --rows says, on weights that
     no cache holds. Then time whole steps of the model with the kernels that it has and with the fastest alone, in turns, and
     keep in a table those that make the steps faster by more than the noise: a kernel alone is not a kernel in a step. From then
@@ -131,9 +146,17 @@ def tune_command(
 
 
 def _kept(
-    device: Device, path: Path, profile: GpuProfile, shapes: Sequence[Shape], rows: Sequence[int], runs: int, tries: int,
-    before: TuningTable, tuned: Tuned, report: console.Report,
-) -> Kept:  # fmt: skip
+    device: Device,
+    path: Path,
+    profile: GpuProfile,
+    shapes: Sequence[Shape],
+    rows: Sequence[int],
+    runs: int,
+    tries: int,
+    before: TuningTable,
+    tuned: Tuned,
+    report: console.Report,
+) -> Kept:
     """What of the measurements makes steps faster; the model is only loaded if anything could."""
     from executor.gguf.gguf_file import GgufFile
     from executor.model.generation import LanguageModel
@@ -157,9 +180,12 @@ def _kept(
     with GgufFile.open(path) as file:
         context = context_for(read_spec(file), rows)
     with LanguageModel.load(
-        path, device, context=context, profile=with_own(before),
+        path,
+        device,
+        context=context,
+        profile=with_own(before),
         progress=lambda stage, done, total: report(f"model: {stage}", done, total),
-    ) as model:  # fmt: skip
+    ) as model:
         return keep(before, proposed, test, partial(report, "steps"), others=more)
 
 

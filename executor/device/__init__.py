@@ -1,4 +1,4 @@
-"""GPUs, the emulator, several of either and a dry run behind the same roles, and devices by name. The CUDA bindings are
+"""GPUs, the emulator, several of either and a dry run with the same roles, and devices by name. The CUDA bindings are
 imported only to open a GPU: this works on a machine with no driver."""
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ STAGED_FROM = (64 << 10) + 1
 """Bytes from which an upload goes through pinned memory: of so many from pageable memory CUDA may wait for all work before."""
 
 _dropped: deque[CudaDevice] = deque()
-"""Devices that nobody has any more and nobody closed."""
+"""Devices without references that were not closed."""
 _log = logging.getLogger(__name__)
 
 
@@ -56,7 +56,7 @@ class CudaDevice(OpenGpu, Device):
 
     Devices on one GPU share its context, so a fault breaks all of them: each refuses from then on with the first cause. When
     all are closed, the GPU can be opened again in the same process (cuda_context.PrimaryContext says what CUDA allows). One
-    that nobody has any more is closed when the next one is opened, or when any allocates.
+    without references is closed when the next one is opened, or when any allocates.
     """
 
     kind: Literal["cuda"] = "cuda"
@@ -202,9 +202,15 @@ class CudaDevice(OpenGpu, Device):
             return None
 
     def load(
-        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0,
-        cooperative: bool = False, shared_room: int = 0,
-    ) -> tuple[LoadedKernel, bool]:  # fmt: skip
+        self,
+        text: str,
+        entry: str,
+        image: bytes | None = None,
+        cache_dir: Path | None = None,
+        dynamic_shared: int = 0,
+        cooperative: bool = False,
+        shared_room: int = 0,
+    ) -> tuple[LoadedKernel, bool]:
         self.enter("loading a kernel")
         return self._modules.load(text, entry, image, dynamic_shared, shared_room, cooperative=cooperative), False
 
@@ -357,7 +363,7 @@ class CudaDevice(OpenGpu, Device):
             _dropped.append(self)
 
     def _take_back(self) -> None:
-        """What nobody has any more but the garbage collector, or launches that have not been waited for."""
+        """What only the garbage collector, or launches that have not been waited for, still hold."""
         gc.collect()
         _close_dropped()
         self.enter("allocating")
@@ -373,7 +379,7 @@ class CudaDevice(OpenGpu, Device):
 
 
 def _close_dropped() -> None:
-    """Close the devices that nobody has any more, on this thread."""
+    """Close the devices without references, on this thread."""
     while _dropped:
         try:
             device = _dropped.popleft()

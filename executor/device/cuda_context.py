@@ -44,7 +44,7 @@ class PrimaryContext:
     The last device to leave a broken context resets it (cuDevicePrimaryCtxReset), which destroys what anybody in the process
     has in it and the fault made unusable before. Whether the GPU can then be opened again is up to the driver. CUDA says of a
     fault that the process must end, and driver 580 keeps to that: after an illegal address its next cuDevicePrimaryCtxRetain
-    gives the same error. `join` then says so, with the first cause.
+    gives the same error. `join` then raises it, with the first cause.
     """
 
     def __init__(self, cuda: Any, ordinal: int, gpu: Any) -> None:
@@ -79,7 +79,7 @@ class PrimaryContext:
             return context, handle
 
     def keep(self, user: object) -> None:
-        """Count a user that the garbage collector has found and that has not left yet. (No lock: whoever holds it may be what
+        """Count a user that the garbage collector has found and that has not left yet. (No lock: its holder may be what
         the collector interrupted.)"""
         self._users.add(user)
 
@@ -95,9 +95,8 @@ class PrimaryContext:
             return answers
 
     def failure(
-        self, status: Any, doing: str, launched: Iterable[object], name: str, *, cooperative: bool = False,
-        peers: bool = False,
-    ) -> DeviceError:  # fmt: skip
+        self, status: Any, doing: str, launched: Iterable[object], name: str, *, cooperative: bool = False, peers: bool = False
+    ) -> DeviceError:
         """What to raise when the driver answers `status`, no success. A sticky one breaks the context; then, and ever after,
         this is a DeviceFailed with the first cause. `launched`: what may have been running; `cooperative`: with blocks that
         wait for each other; `peers`: with launches that wait for other devices."""

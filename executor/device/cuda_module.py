@@ -30,7 +30,7 @@ class CudaModules:
 
     def load(
         self, text: str, entry: str, image: bytes | None, dynamic_shared: int, shared_room: int, *, cooperative: bool
-    ) -> LoadedKernel:  # fmt: skip
+    ) -> LoadedKernel:
         """An entry of `image`, machine code, or of `text`, whose launches may ask for so many bytes of shared memory, want so
         much of it on a multiprocessor (LaunchConfig.shared_room) and are cooperative or not. Raises DeviceError if the driver
         refuses it; nothing stays loaded then."""

@@ -18,7 +18,7 @@ from ptxgen.target import MAX_GRID, Target
 
 
 class DryRunMemory(HostMemory):
-    """Addresses with nothing behind them but what the host puts there: an allocation takes room when it is first written, and
+    """Addresses without memory until the host writes there: an allocation takes room when it is first written, and
     read-only memory is read when it is first looked at."""
 
     sharing = None
@@ -68,9 +68,7 @@ class DryRunDevice(DryRunMemory):
 
     sanitize = False
 
-    def __init__(
-        self, gpu: GpuModel, target: Target | None = None, ranks: int = 1, gathers: Gathers = PEERS
-    ) -> None:  # fmt: skip
+    def __init__(self, gpu: GpuModel, target: Target | None = None, ranks: int = 1, gathers: Gathers = PEERS) -> None:
         """gpu: which one it is; target: what kernels are emitted for, the GPU's own unless told otherwise; ranks, gathers: as
         DryRunMemory."""
         super().__init__(ranks, gathers)

@@ -54,9 +54,15 @@ class EmulatedDevice(HostMemory, Device):
     kind: Literal["emulator"] = "emulator"
 
     def __init__(
-        self, target: Target | None = None, *, sanitize: bool = False, workers: int | None = None, seed: int | None = None,
-        seconds: float | None = None, overlaps: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        target: Target | None = None,
+        *,
+        sanitize: bool = False,
+        workers: int | None = None,
+        seed: int | None = None,
+        seconds: float | None = None,
+        overlaps: bool = False,
+    ) -> None:
         self.target = target or Target(90)
         super().__init__(f"emulator ({self.target}{', sanitizer' if sanitize else ''})")
         self.sanitize = sanitize

@@ -93,7 +93,7 @@ class DeviceGroup:
             raise
 
     def _fail(self, doing: str, error: Exception, rank: int | None = None) -> NoReturn:
-        """From now on nothing works; says so once, with what each rank that failed has to say."""
+        """From now on nothing works; logs it once, with the reports of the ranks that failed."""
         if self._nccl is not None:  # else who waits for a gather would wait for ever
             self._nccl.abort(str(error))
         failed = {} if rank is None else {rank: str(error)}

@@ -57,7 +57,7 @@ class NcclGroup:
 
     `cause`: what was the end of them; empty while they work. A thread looks every BETWEEN_LOOKS whether a communicator has an
     asynchronous error, a GPU a fault, or a start takes more than LONGEST_START. Then it aborts all of them, which ends the
-    gathers that run: whoever waits for a GPU comes back, and finds the cause by `trouble`. Everything else belongs to the
+    gathers that run: a thread that waits for a GPU returns, and finds the cause by `trouble`. Everything else belongs to the
     thread of the devices. Graphs that hold gathers must be given back before `close`: NCCL waits for them.
 
     Raises DeviceError, which names the GPUs, if NCCL cannot set them up; MissingExtra as `core`."""
@@ -207,9 +207,14 @@ class NcclGroup:
         try:
             for rank, communicator in enumerate(self._communicators):
                 call = partial(
-                    self._bindings.all_gather, slices[rank], wholes[rank], nbytes, UINT8,
-                    self._bindings.Comm(communicator.ptr), self._streams[rank],
-                )  # fmt: skip
+                    self._bindings.all_gather,
+                    slices[rank],
+                    wholes[rank],
+                    nbytes,
+                    UINT8,
+                    self._bindings.Comm(communicator.ptr),
+                    self._streams[rank],
+                )
                 _asked(f"gathering on {self._named(rank)}", call)
         except BaseException:
             with suppress(Exception):  # of a group in which a call failed NCCL launches nothing
@@ -263,7 +268,7 @@ class NcclGroup:
 
 
 def _watch(group: weakref.ref[NcclGroup], closing: threading.Event) -> None:
-    """The thread that looks. It keeps no group, nor its GPUs, that nobody else has."""
+    """The thread that looks. It keeps no group and no GPU alive."""
     while not closing.wait(BETWEEN_LOOKS):
         watched = group()
         if watched is None or not watched.look():

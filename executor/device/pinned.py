@@ -101,7 +101,7 @@ class Page:
         self._idle = idle
 
     def __del__(self) -> None:
-        # A copy that nobody waited for may be under way still: the next one into the page comes after it on the stream.
+        # An earlier copy may still be under way: the next one into the page comes after it on the stream.
         self._idle.append(self.pointer)
 
 

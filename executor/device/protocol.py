@@ -127,7 +127,7 @@ class DeviceMemory(Protocol):
     allocations: Allocations
     """What it has given out and borrowed."""
     ranks: int = 1
-    """How many devices it is: of several, each has memory of its own behind every address (several.py)."""
+    """How many devices it is: of several, each has memory of its own at every address (several.py)."""
     gathers: Gathers = PEERS
     """By what several gather."""
 
@@ -226,9 +226,15 @@ class KernelRunner(Protocol):
         """Code for `load` that may be kept on disk; None if the device keeps or makes its own."""
 
     def load(
-        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0,
-        cooperative: bool = False, shared_room: int = 0,
-    ) -> tuple[LoadedKernel, bool]:  # fmt: skip
+        self,
+        text: str,
+        entry: str,
+        image: bytes | None = None,
+        cache_dir: Path | None = None,
+        dynamic_shared: int = 0,
+        cooperative: bool = False,
+        shared_room: int = 0,
+    ) -> tuple[LoadedKernel, bool]:
         """The kernel `entry` of a PTX text, and whether its code came from `cache_dir`. `image` is what `compile` gave for the
         text; `dynamic_shared` the bytes of shared memory that its launches ask for; `cooperative`: its blocks wait for each
         other; `shared_room`: see LaunchConfig. Raises DeviceError for code that the device refuses; nothing stays loaded

@@ -152,7 +152,7 @@ class SeveralDevices(DeviceGroup, Device):
 
     def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
         """Waits until all ranks have: a kernel of one that is ahead may store into the memory of others (flags, what is
-        gathered), and is ordered behind its own rank's work alone."""
+        gathered), and is ordered after its own rank's work alone."""
         self.allocations.check(pointer, nbytes, "fill")
         self.each("filling memory", lambda rank, device: device.fill(self._own(pointer, rank), nbytes, byte), immediate=True)
         self.each("filling memory", lambda _, device: device.synchronize())
@@ -171,9 +171,15 @@ class SeveralDevices(DeviceGroup, Device):
         return self.devices[0].compile(text)
 
     def load(
-        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0,
-        cooperative: bool = False, shared_room: int = 0,
-    ) -> tuple[LoadedKernel, bool]:  # fmt: skip
+        self,
+        text: str,
+        entry: str,
+        image: bytes | None = None,
+        cache_dir: Path | None = None,
+        dynamic_shared: int = 0,
+        cooperative: bool = False,
+        shared_room: int = 0,
+    ) -> tuple[LoadedKernel, bool]:
         def load(_: int, device: Device) -> tuple[LoadedKernel, bool]:
             return device.load(text, entry, image, cache_dir, dynamic_shared, cooperative, shared_room)
 
@@ -283,7 +289,7 @@ class SeveralDevices(DeviceGroup, Device):
 
     @property
     def _gathering(self) -> NcclGroup:
-        assert self._nccl is not None  # nobody loads NCCL_GATHER otherwise
+        assert self._nccl is not None  # NCCL_GATHER is loaded in no other case
         return self._nccl
 
     def _gather(self, parameters: ParameterBlock) -> NcclGather:
@@ -333,7 +339,7 @@ class SeveralDevices(DeviceGroup, Device):
         return own + pointer - base
 
     def _of_last(self, rank: int, progress: BytesCopied | None) -> BytesCopied | None:
-        """What is told of the bytes when all have them."""
+        """Called with the bytes when all have them."""
         return progress if rank == self.ranks - 1 else None
 
 

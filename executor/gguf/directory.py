@@ -60,7 +60,7 @@ class TensorInfo:
     """Where a tensor lies. `shape` has rows first, so shape[-1] is the length of a row (K): the file has the reverse.
 
     offset: bytes from the start of its file; nbytes: bytes of the packed blocks; part: which file of the model's it is, from 0;
-    ranks: where it is what one of several devices has of a tensor, how many have as much.
+    ranks: if it is one device's part of a tensor, the number of such parts.
     """
 
     name: str

@@ -64,8 +64,12 @@ class GgufFile:
             raise
         _log.info(
             "%s: %d keys, %d tensors, %d files, %.3f s",
-            path, len(metadata), len(tensors), len(contents), time.perf_counter() - began,
-        )  # fmt: skip
+            path,
+            len(metadata),
+            len(tensors),
+            len(contents),
+            time.perf_counter() - began,
+        )
         return cls(contents, metadata, tensors)
 
     @property

@@ -1,9 +1,9 @@
 """Fetches models from the Hugging Face hub into the folder of models. Which files a name means is model_name.py's business.
 
 The listing, tokens, proxies and being offline are huggingface_hub's. The transfer, in its session, is ours, because one of its
-own that was cut off begins anew: here a file grows under the name of its checksum, is checked as it comes, and takes its place
-when the whole model is there. What the hub says is a stranger's word: sizes, checksums and paths are checked before anything is
-written.
+own that was cut off starts again from the beginning: here a file grows under the name of its checksum, is checked as it comes,
+and takes its place when the whole model is there. What the hub says is a stranger's word: sizes, checksums and paths are
+checked before anything is written.
 """
 
 from __future__ import annotations

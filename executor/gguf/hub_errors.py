@@ -16,7 +16,7 @@ class BrokenOff(FetchError):
 @contextmanager
 def hub_errors(name: HubName, state: Callable[[], str]) -> Iterator[None]:
     """What huggingface_hub raises in the block, as FetchError in a sentence; `state` says what there is already. No
-    address is told but the hub's own: those that it redirects to hold signatures."""
+    address is shown but the hub's own: those that it redirects to hold signatures."""
     from huggingface_hub import constants, errors
 
     try:

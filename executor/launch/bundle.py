@@ -48,7 +48,7 @@ class Packed:
 
     @property
     def launched(self) -> tuple[int, bool, int]:
-        """What a device is told of its launches (Device.load)."""
+        """What a device needs to know of its launches (Device.load)."""
         return self.dynamic_shared, self.cooperative, self.shared_room
 
 

@@ -74,7 +74,7 @@ compiled for it."""
 
 
 class Plan:
-    """A launch whose arguments have been checked. Call it to launch; scalars may be given anew (`plan(position=5)`), are
+    """A launch whose arguments have been checked. Call it to launch; scalars may be replaced (`plan(position=5)`), are
     checked the same way, and stay for the calls after. Made by `Launcher.prepare`."""
 
     __slots__ = (
@@ -100,7 +100,7 @@ class Plan:
 
     def __init__(
         self, launcher: Launcher, kernel: KernelType, place: LayerOperation, arguments: dict[str, Any], early: bool = False
-    ) -> None:  # fmt: skip
+    ) -> None:
         signature = self._signature = kernel.signature()
         launch = kernel.launch()
         check_geometry(kernel, launch.grid, launch.block)

@@ -109,7 +109,7 @@ class Modules:
         self._by_kernel.clear()
 
     def preload(self, kernels: Sequence[KernelType], progress: Progress | None = None, *, early: bool = False) -> None:
-        """Load all of them now, so that no launch has to wait (and none loads during a graph capture); early: as of `load`.
+        """Load all of them now, so that no launch has to wait (and none loads during a graph capture); early: as for `load`.
         Code that is not kept is compiled side by side. An exception, Ctrl-C too, does not wait for compilations under way."""
         coming: dict[str, Future[bytes | None]] = {}
         written: dict[Form, Packed] = {}
@@ -220,9 +220,7 @@ class Modules:
         if image is None:
             return None
         try:
-            loaded, _ = self.device.load(
-                packed.text, packed.entry, image, disk.folder, *packed.launched
-            )  # fmt: skip
+            loaded, _ = self.device.load(packed.text, packed.entry, image, disk.folder, *packed.launched)
             return loaded
         except DeviceFailed:
             raise

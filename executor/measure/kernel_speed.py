@@ -56,7 +56,9 @@ class KernelSpeed:
             "kernel": self.kernel.name,
             "shape": {name: _plain(value) for name, value in self.kernel.parameters().items()},
             "microseconds": {
-                "median": self.median * 1e6, "least": min(self.seconds) * 1e6, "most": max(self.seconds) * 1e6,
+                "median": self.median * 1e6,
+                "least": min(self.seconds) * 1e6,
+                "most": max(self.seconds) * 1e6,
                 "rounds": len(self.seconds),
             },
             "bytes": work.bytes,
@@ -66,7 +68,7 @@ class KernelSpeed:
             "share_of_roofline": self.share,
             "copies": self.copies,
             "registers": self.registers,
-        }  # fmt: skip
+        }
 
 
 def time_kernels(

@@ -46,7 +46,7 @@ LEVELS: Final = {
 }
 """By the family of a kernel."""
 LEGEND: Final = "Macro: matrix products; Midi: attention; Micro: passes over a vector"
-"""What the levels mean, for whoever reads a table of them."""
+"""What the levels mean, for readers of a table."""
 
 
 @dataclass(frozen=True)

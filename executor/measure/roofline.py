@@ -26,9 +26,11 @@ GREY: Final = "#7f8790"
 FAINT: Final = "#7f879055"
 RED: Final = "#b0434b"
 MARKS: Final = {
-    TileLevel.MACRO: ("#2f81f7", "o"), TileLevel.MIDI: ("#d9822b", "s"), TileLevel.MICRO: ("#2da44e", "^"),
+    TileLevel.MACRO: ("#2f81f7", "o"),
+    TileLevel.MIDI: ("#d9822b", "s"),
+    TileLevel.MICRO: ("#2da44e", "^"),
     TileLevel.OTHER: ("#9a6fe0", "D"),
-}  # fmt: skip
+}
 """Colour and shape of a level's points."""
 TOGETHER: Final = 0.045
 """Part of an axis: points that lie nearer than this in both directions have one number."""

@@ -35,7 +35,7 @@ _lock = threading.Lock()
 
 
 def allocation_at(device: DeviceMemory, pointer: int, nbytes: int) -> DeviceAllocation | None:
-    """The live memory behind buffers of this device that holds all these bytes; None if there is none."""
+    """The live memory of buffers of this device that holds all these bytes; None if there is none."""
     for allocation in _live_beside(device):
         if allocation.device is device and allocation.base <= pointer and pointer + nbytes <= allocation.end:
             return allocation
@@ -62,7 +62,7 @@ class Writes:
 
 
 class DeviceAllocation:
-    """The memory behind a buffer and its views: they share its life and its count of writes. It ends with `free` or
+    """The memory of a buffer and its views: they share its life and its count of writes. It ends with `free` or
     with the last buffer over it: then the device takes it back when it is next used. `borrowed`: it is memory of
     another library; borrowed allocations that overlap share one count, whichever devices they are of."""
 

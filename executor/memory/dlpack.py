@@ -56,7 +56,7 @@ class _Tensor(ctypes.Structure):
 
 
 class _Managed(ctypes.Structure):
-    """Starts with the tensor; the context and the deleter behind it are the producer's."""
+    """Starts with the tensor; the context and the deleter after it are the producer's."""
 
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 

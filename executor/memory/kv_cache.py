@@ -46,8 +46,8 @@ class KvCache:
 
     @property
     def layers(self) -> tuple[LayerCache, ...]:
-        """The memory of each layer, taken anew after a rest, for which there may be no room: DeviceError. Nothing once it was
-        freed."""
+        """The memory of each layer, allocated again after a rest, for which there may be no room: DeviceError. Nothing once it
+        was freed."""
         if not self._layers and not self._freed:
             self._layers = self._like(self.max_len)
         return self._layers
@@ -59,7 +59,7 @@ class KvCache:
 
     @property
     def writes(self) -> int:
-        """How often the memory that it has now was written: equal while nobody has written anything into it."""
+        """How often the memory that it has now was written: unchanged while nothing was written into it."""
         return sum(layer.keys.version + layer.values.version for layer in self._layers)
 
     @property

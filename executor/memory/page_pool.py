@@ -1,7 +1,7 @@
 """Which page of a paged KV cache belongs to whom: numbers only, on the host. The memory of the pages lives elsewhere.
 
-A page is free, held by one or more sequences, or idle: held by nobody, but still known by the tokens that its keys and values
-were computed from, until somebody needs it. Only full pages are known and shared, so nobody writes into a page of two.
+A page is free, held by one or more sequences, or idle: held by no sequence, but still known by the tokens that its keys and
+values were computed from, until a sequence needs it. Only full pages are known and shared, so no shared page is written.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ptxgen.errors import ArgumentError
 
 
 class PageObserver(Protocol):
-    """Who wants to know which pages a lookup finds. It is told on the thread that the pool belongs to, between two changes."""
+    """Is called when the pages that a lookup finds change: on the pool's thread, between two changes."""
 
     def known(self, page: int, before: int | None, tokens: Sequence[int], /) -> None:
-        """A page is found from now on, behind the page `before` (None: at the start of a text), by its own tokens."""
+        """A page is found from now on, after the page `before` (None: at the start of a text), by its own tokens."""
 
     def unknown(self, page: int, /) -> None:
-        """A page is found no more. Those behind it were lost before."""
+        """A page is found no more. Those after it were lost before."""
 
     def all_unknown(self) -> None:
         """No page is found any more."""
@@ -31,8 +31,8 @@ class PagePool:
     """Pages 0 to `pages` - 1 of `page_len` positions each. Sequences hold theirs by a PageTable.
 
     Known pages form a tree: a page is found under the page before it by its own tokens, compared one by one, so equal tokens
-    in front of them all are certain. Whoever holds a known page holds all in front of it, so what nobody holds has nothing
-    behind it that is held, and becomes idle after it: the page that was idle longest is always the end of its text.
+    in front of them all are certain. A sequence that holds a known page holds all before it, so a page that is not held has
+    nothing after it that is held, and becomes idle after it: the page that was idle longest is always the end of its text.
     """
 
     def __init__(self, pages: int, page_len: int) -> None:
@@ -52,7 +52,7 @@ class PagePool:
 
     @property
     def idle(self) -> int:
-        """How many pages nobody holds and a lookup still finds."""
+        """How many pages no sequence holds and a lookup still finds."""
         return len(self._idle)
 
     @property
@@ -148,7 +148,7 @@ class PageTable:
             self.version += 1
 
     def adopt(self, tokens: Sequence[int], end: int) -> int:
-        """Put known pages of the sequence `tokens` in place of those behind the known ones, as far as they are full before
+        """Put known pages of the sequence `tokens` in place of those after the known ones, as far as they are full before
         position `end`. Returns how many leading positions need not be computed: all of `known`."""
         length = self.pool.page_len
         while self._is_current() and self.known + length <= end:

@@ -19,7 +19,7 @@ def peer_addresses(buffers: Sequence[GpuBuffer], name: str = "") -> list[GpuBuff
     signature of a kernel. Kernels of each device may use the memory of the others from then on (KernelRunner.reach).
 
     Waits until the devices have done what was started before, such as filling the buffers: what a device stores into another's
-    memory is ordered behind its own work alone. The buffers must stay as long as a kernel uses the addresses. DeviceError
+    memory is ordered after its own work alone. The buffers must stay as long as a kernel uses the addresses. DeviceError
     unless they are alike in dtype and shape, each on a device of its own, and their devices reach each other."""
     if len({(buffer.dtype, buffer.shape) for buffer in buffers}) > 1:
         raise DeviceError(f"the arrays of all ranks are alike, and these are not: {', '.join(map(str, buffers))}")

@@ -50,7 +50,7 @@ class Repacking:
         self, infos: Sequence[TensorInfo], read: ReadTensor, buffers: Mapping[str, GpuBuffer], advance: BytesCopied
     ) -> None:
         """Fill the buffers, u8[n, row bytes], of those tensors that are repacked, through memory that is given back. `advance`
-        is told the bytes of the file."""
+        gets the bytes of the file."""
         infos = [info for info in infos if info.name in self.formats]
         if not infos or self.launch is None:
             return

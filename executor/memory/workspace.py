@@ -30,7 +30,7 @@ class Workspace:
 
     def buffer(self, name: str, shape: tuple[int, ...], dtype: DType = F32, *, zeros: bool = False) -> GpuBuffer:
         """The memory called `name` as `shape` elements of `dtype`; contents undefined unless it was requested like this before
-        and has not grown since. zeros: of new memory all zeros, which whoever writes there leaves behind. Raises DeviceError
+        and has not grown since. zeros: new memory is all zeros, which each user must leave there. Raises DeviceError
         when memory is full."""
         view = self._views.get((name, dtype, shape))
         if view is not None:

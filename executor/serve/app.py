@@ -123,5 +123,9 @@ def _json(value: object, status: int = 200, headers: dict[str, str] | None = Non
 
 def _model(served: Served) -> dict[str, Any]:
     return {
-        "id": served.name, "object": "model", "created": served.created, "owned_by": "ptxrun", "max_model_len": served.context,
-    }  # fmt: skip
+        "id": served.name,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "ptxrun",
+        "max_model_len": served.context,
+    }

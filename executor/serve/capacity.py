@@ -12,12 +12,18 @@ from ptxgen.errors import ArgumentError
 
 
 def serving_scheduler(
-    model: LanguageModel, slots: int, cache_tokens: int | None, kv_type: str, *, guesses: bool = False,
-    prepares: bool | None = None, progress: Progress | None = None,
-) -> Scheduler:  # fmt: skip
+    model: LanguageModel,
+    slots: int,
+    cache_tokens: int | None,
+    kv_type: str,
+    *,
+    guesses: bool = False,
+    prepares: bool | None = None,
+    progress: Progress | None = None,
+) -> Scheduler:
     """For `slots` answers at a time. cache_tokens: positions that all of them have together (default: the context for each);
     kv_type: how keys and values are held; guesses: tokens of greedy answers are guessed by what followed before; prepares:
-    whether its steps are prepared now (default: on a GPU), of which `progress` is told. ArgumentError for a cache in which not
+    whether its steps are prepared now (default: on a GPU), reported to `progress`. ArgumentError for a cache in which not
     one answer has room."""
     context = model.context // PAGE_LEN * PAGE_LEN
     if not context:
@@ -26,9 +32,14 @@ def serving_scheduler(
     if pages * PAGE_LEN < context:
         raise ArgumentError(f"--cache-tokens {cache_tokens} is less than the context of one answer, {context} tokens")
     scheduler = model.scheduler(
-        slots=slots, pages=pages, page_len=PAGE_LEN, context=context, rows=max(CHUNK, slots), kv_type=kv_type,
+        slots=slots,
+        pages=pages,
+        page_len=PAGE_LEN,
+        context=context,
+        rows=max(CHUNK, slots),
+        kv_type=kv_type,
         draft=PromptLookup if guesses else None,
-    )  # fmt: skip
+    )
     if model.device.kind == "cuda" if prepares is None else prepares:
         scheduler.prepare(progress)
     return scheduler

@@ -226,7 +226,7 @@ def _markers(served: Served, tools: Tools) -> list[int]:
 
 
 def _logprobs(fields: RequestFields) -> int | None:
-    """How many of the likeliest tokens are told of each place, None where nothing is."""
+    """How many of the likeliest tokens are reported at each position; None: no probabilities."""
     wanted, top = fields.flag("logprobs"), fields.whole("top_logprobs", None, 0, MOST_LOGPROBS)
     if top is not None and not wanted:
         raise ApiError("top_logprobs goes with logprobs: true", param="top_logprobs")

@@ -20,7 +20,7 @@ from executor.serve.service import Service, api_error
 from executor.serve.wire import as_json
 
 GONE: Final = 499
-"""The status that is counted where a client has gone; nobody gets it."""
+"""The status that is counted for a disconnected client."""
 LAST_WORDS: Final = 5.0
 """Seconds in which a client must take an error."""
 JSON_TYPE: Final = "application/json"
@@ -36,9 +36,11 @@ class Events:
     def __init__(self, send: Send, headers: Mapping[str, str]) -> None:
         self._send = send
         self._headers = {
-            **headers, "Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache",
+            **headers,
+            "Content-Type": "text/event-stream; charset=utf-8",
+            "Cache-Control": "no-cache",
             "X-Accel-Buffering": "no",
-        }  # fmt: skip
+        }
         self.started = False
 
     async def send(self, *values: object) -> None:
@@ -181,7 +183,7 @@ async def _while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) 
         await asyncio.wait((working, watching))
         for task in (working, watching):
             if not task.cancelled():
-                task.exception()  # or asyncio complains that nobody has looked
+                task.exception()  # or asyncio warns of an exception that was never retrieved
 
 
 async def _gone(receive: Receive) -> None:

@@ -37,7 +37,7 @@ class ApiError(PtxGenError):
 
 
 class ClientGone(Exception):
-    """Nobody waits for the answer any more."""
+    """The client has disconnected."""
 
 
 @contextmanager

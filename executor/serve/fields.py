@@ -1,5 +1,5 @@
-"""The parameters of a request, taken one by one out of its JSON: what nobody takes is refused, so nothing is ignored that would
-change the answer."""
+"""The parameters of a request, taken one by one out of its JSON: what no field takes is refused, so nothing is ignored that
+would change the answer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from executor.base.errors import shown
 from executor.serve.errors import ApiError, blamed
 
 WITHOUT_EFFECT: Final = (
-    "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
-)  # fmt: skip
+    "user",
+    "metadata",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+)
 """Of OpenAI's parameters, those that say who asks, and change no answer."""
 
 CACHE_MARKS: Final = ("prompt_cache_breakpoint", "cache_control")

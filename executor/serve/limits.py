@@ -12,7 +12,7 @@ from typing import Final
 from executor.serve.errors import ApiError
 
 LONGEST_WAIT: Final = 60
-"""Seconds that a client is told to wait at most; OpenAI's client heeds no longer ones."""
+"""The longest Retry-After, in seconds; OpenAI's client ignores longer ones."""
 REMEMBERED: Final = 64
 """Answers whose time says how soon a place may become free."""
 

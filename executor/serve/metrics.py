@@ -19,14 +19,14 @@ _GAUGES: Final = {
     "running": "Sequences that have a slot.",
     "queued": "Sequences that wait for a slot or for pages.",
     "pages_held": "Pages of the cache that sequences hold.",
-    "pages_idle": "Pages that nobody holds and that are still found.",
+    "pages_idle": "Pages that no sequence holds and that are still found.",
     "pages_free": "Pages that hold nothing.",
 }
 _COUNTERS: Final = {
     "steps": "Steps of the model.",
     "rows": "Tokens that steps have computed.",
     "prompt_rows": "Of these, those of prompts.",
-    "preemptions": "Sequences whose pages were taken away and computed anew.",
+    "preemptions": "Sequences whose pages were taken away and computed again.",
     "drafted_tokens": "Tokens that were guessed.",
     "accepted_tokens": "Guessed tokens that were right.",
 }

@@ -63,7 +63,7 @@ class AnswerParameters:
 
 def common(
     fields: RequestFields, served: Served, prompt: str, most_tokens: Mapping[str, int], default_tokens: int | None
-) -> AnswerParameters:  # fmt: skip
+) -> AnswerParameters:
     """Take what both kinds of completions have. prompt: the parameter that is answered; most_tokens: those that say how many
     tokens an answer may have, of which one may be given, and the least that each may be; default_tokens: None where an answer
     may be as long as the context."""

@@ -138,8 +138,12 @@ class SignalledServer(uvicorn.Server):
         if self._asked == 2:
             self._cut()
             return
-        _log.info("%s: %d answers are awaited for at most %g s", signal.Signals(number).name, self._service.places.taken,
-                  self._service.limits.drain_seconds)  # fmt: skip
+        _log.info(
+            "%s: %d answers are awaited for at most %g s",
+            signal.Signals(number).name,
+            self._service.places.taken,
+            self._service.limits.drain_seconds,
+        )
         self._service.draining = True
         self.should_exit = True
         asyncio.get_running_loop().call_later(self._service.limits.drain_seconds, self._cut)

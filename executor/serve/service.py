@@ -153,7 +153,7 @@ class Service:
 
 
 def api_error(error: Exception) -> ApiError:
-    """What a client is told of an error of the executor: those of the request are its own, all else the server's."""
+    """The error that a client gets for one of the executor: 400 if the request caused it, else the server's."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ArgumentError):

@@ -48,10 +48,13 @@ CONVENTIONS: Final = (
     Convention("hermes", ("<tool_call>",), "<tool_call>", "</tool_call>"),
     Convention("mistral", ("[TOOL_CALLS]",), "[TOOL_CALLS]", listed=True),
     Convention(
-        "llama3", ("<|python_tag|>", '"parameters": dictionary of argument name'), "<|python_tag|>", arguments="parameters",
+        "llama3",
+        ("<|python_tag|>", '"parameters": dictionary of argument name'),
+        "<|python_tag|>",
+        arguments="parameters",
         bare=True,
     ),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[TokenLogprob]) -> dict[
 
 def text_logprobs(
     tokenizer: Tokenizer, tokens: Sequence[TokenLogprob], length: int, first: int | None = None
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """As completions have them: a token itself is among the likeliest ones, though it may not be one. length: characters of the
     text; what a stop string has cut off begins at its end. first: a token before all of them, which nothing comes before, so
     that it has no probability."""

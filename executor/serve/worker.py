@@ -96,7 +96,7 @@ class _Embedding:
 class Worker:
     """Runs a scheduler. `submit`, `cancel` and `embed` may be called on any thread and return at once.
 
-    The thread takes the device over from whoever had it, and never gives it back: who wants it after `stop` takes it over."""
+    The thread takes the device over and never gives it back: after `stop` another thread must take it over."""
 
     def __init__(self, scheduler: Scheduler, owner: OwnerThread, embed: Embed, deliver: Deliver) -> None:
         self._scheduler = scheduler
@@ -157,7 +157,7 @@ class Worker:
 
     def _call(self, call: Callable[[], None]) -> None:
         self._calls.put(call)
-        if self._over.is_set():  # nobody else takes calls any more
+        if self._over.is_set():  # no other thread takes calls any more
             self._refuse_all()
 
     def _run(self) -> None:

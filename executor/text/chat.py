@@ -57,9 +57,13 @@ class TemplateRefusal(ModelError):
 
 
 def chat_ids(
-    tokenizer: Tokenizer, messages: Sequence[Message], *, template: str | None = None, extra: Mapping[str, Any] | None = None,
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    *,
+    template: str | None = None,
+    extra: Mapping[str, Any] | None = None,
     **options: Any,
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """The prompt of a conversation as token ids, with the options of `render_spans` but bos_token and eos_token.
 
     template: the name of one of the file's; by default the one that ChatTemplates.choose gives, for tools if `extra` has some.

@@ -159,7 +159,7 @@ class GrammarGuide:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            reason, *_ = self._matcher.get_error().split("<state>")  # behind it stands all that the parser knows
+            reason, *_ = self._matcher.get_error().split("<state>")  # the parser's state follows
             raise GrammarError(f"the grammar cannot be followed: {' '.join(reason.split())}")
 
 

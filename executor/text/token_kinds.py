@@ -32,10 +32,8 @@ END_TEXTS: Final = frozenset(
 )
 # Texts by which it knows the marks of code to fill in, of files and of repositories, and what they are not typed as.
 _FILL_TEXTS: Final = frozenset(
-    f"<{word}>"
-    for name in ("prefix", "suffix", "middle", "pad")
-    for word in (f"fim_{name}", f"fim-{name}")
-) | {"<PRE>", "<SUF>", "<MID>", "\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>", "<reponame>"}  # fmt: skip
+    f"<{word}>" for name in ("prefix", "suffix", "middle", "pad") for word in (f"fim_{name}", f"fim-{name}")
+) | {"<PRE>", "<SUF>", "<MID>", "\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>", "<reponame>"}
 _FIRST: Final = frozenset("<[_\u2581")
 """What the text of a token begins with that may be a control token by its looks."""
 

@@ -99,9 +99,7 @@ class Tokenizer:
         """Whether the file has a vocabulary, so that text can be encoded and decoded."""
         return self._vocabulary is not None and self._encoder is not None
 
-    def encode(
-        self, text: str, *, add_special: bool = True, parse_special: bool = True, continues: bool = False
-    ) -> list[int]:  # fmt: skip
+    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True, continues: bool = False) -> list[int]:
         """Ids of a text.
 
         add_special: put BOS and EOS around it if the model wants them; a text that already starts with BOS gets no second one.

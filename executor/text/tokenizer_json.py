@@ -36,8 +36,8 @@ class TokenizerJson:
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> TokenizerJson:
-    """The document of a tokenizer that has text. Who reads it gets the ids and the text of `tokenizer`, but for two exceptions
-    that the format leaves no way around: BOS is put even before a text that begins with it, and the space that some
+    """The document of a tokenizer that has text. A reader of it gets the ids and the text of `tokenizer`, but for two
+    exceptions that the format leaves no way around: BOS is put even before a text that begins with it, and the space that some
     vocabularies put before a text is left there when ids that begin with BOS become text.
 
     ModelError names what cannot be said in the format: a text that two tokens have, a control token that words could become,
@@ -176,9 +176,7 @@ def _mergeable(vocabulary: Vocabulary) -> dict[str, int]:
     """The tokens that words become."""
     kinds = (TokenKind.NORMAL, TokenKind.USER_DEFINED)
     every = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-    return {
-        text: index for index, (text, kind) in enumerate(every) if kind in kinds and index not in vocabulary.control_ids
-    }  # fmt: skip
+    return {text: index for index, (text, kind) in enumerate(every) if kind in kinds and index not in vocabulary.control_ids}
 
 
 def _silence(vocabulary: Vocabulary) -> list[Any]:
@@ -228,7 +226,7 @@ def _add_ends(backend: Backend, tokenizer: Tokenizer) -> None:
 
 
 def _compared(tokenizer: Tokenizer, vocabulary: Vocabulary, document: str) -> TokenizerJson:
-    """ModelError unless who reads the document does what `tokenizer` does, for each token and for many texts of tokens."""
+    """ModelError unless a reader of the document does what `tokenizer` does, for each token and for many texts of tokens."""
     from tokenizers import Tokenizer as Backend
 
     backend: Backend = Backend.from_str(document)

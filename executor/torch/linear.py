@@ -82,7 +82,7 @@ def gguf_linear(x: torch.Tensor, weight: torch.Tensor, format: str) -> torch.Ten
 
 
 def _multiply(matrix: BlockTensor, weight: torch.Tensor, rows: torch.Tensor, made: torch.Tensor) -> None:
-    """On the current stream, in whose order PyTorch gives memory to others, so that nobody has to hold it meanwhile."""
+    """On the current stream, in whose order PyTorch reuses memory, so that it need not be held meanwhile."""
     with executor_of(rows.device) as executor:
         device = executor.device
         blocks = unheld_buffer(device, weight.data_ptr(), U8, tuple(weight.shape), "weight")

@@ -110,22 +110,33 @@ def emit_command(name: str, settings: tuple[str, ...], target_name: str | None, 
 @click.command("check")
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_kernels)
 @click.option(
-    "settings", "--set", multiple=True, metavar="NAME=VALUE", help="Check this shape; otherwise all sample shapes.",
+    "settings",
+    "--set",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Check this shape; otherwise all sample shapes.",
     shell_complete=complete_settings,
-)  # fmt: skip
+)
 @click.option(
     "--models", is_flag=True, help="Check the shapes of known models instead (matrix-vector kernels only, your own included)."
 )
 @click.option(
-    "target_names", "--target", multiple=True, shell_complete=complete_targets,
+    "target_names",
+    "--target",
+    multiple=True,
+    shell_complete=complete_targets,
     help=f"GPU target, or `all` that a kernel is for (default: its oldest); may be repeated. Targets: {TARGETS}",
-)  # fmt: skip
+)
 @json_option()
 @click.pass_context
 def check_command(
-    ctx: click.Context, names: tuple[str, ...], settings: tuple[str, ...], models: bool, target_names: tuple[str, ...],
+    ctx: click.Context,
+    names: tuple[str, ...],
+    settings: tuple[str, ...],
+    models: bool,
+    target_names: tuple[str, ...],
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Verify and assemble kernels (all, or the named ones) and report the registers, spills, shared memory and machine code
     they take.
 

@@ -151,8 +151,8 @@ class _Bash(BashComplete):
     """click's, for words with `=`: bash takes them apart there, and completes the last part. No space follows `NAME=`."""
 
     source_template = BashComplete.source_template.replace(
-        "COMPREPLY+=($value)", 'COMPREPLY+=($value)\n            [[ $value == *= ]] && compopt -o nospace'
-    )  # fmt: skip
+        "COMPREPLY+=($value)", "COMPREPLY+=($value)\n            [[ $value == *= ]] && compopt -o nospace"
+    )
 
     def get_completion_args(self) -> tuple[list[str], str]:
         args, incomplete = super().get_completion_args()

@@ -22,16 +22,23 @@ if TYPE_CHECKING:
 @set_option
 @target_option("the GPU's own")
 @click.option(
-    "gpu_name", "--gpu", help="GPU whose figures count (default h200, or one of the target's generation): l4, rtx4090, ...",
+    "gpu_name",
+    "--gpu",
+    help="GPU whose figures count (default h200, or one of the target's generation): l4, rtx4090, ...",
     shell_complete=complete_gpus,
-)  # fmt: skip
+)
 @click.option("page", "--html", type=FILE, help="Write a page with Python, PTX and, with nvdisasm, SASS side by side.")
 @click.option("--listing/--no-listing", default=True, help="Print the PTX under the Python lines that wrote it (default: yes).")
 @json_option()
 def explain_command(
-    name: str, settings: tuple[str, ...], target_name: str | None, gpu_name: str | None, page: Path | None, listing: bool,
+    name: str,
+    settings: tuple[str, ...],
+    target_name: str | None,
+    gpu_name: str | None,
+    page: Path | None,
+    listing: bool,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Take one kernel apart: arguments, geometry, memory traffic, registers, occupancy, instruction mix, the bound by each unit
     of a GPU, and the PTX of each Python line. No GPU is needed.
 

@@ -30,7 +30,7 @@ class CommandGroup(click.Group):
     cannot be written is one of them. Any other exception is a bug and keeps its traceback.
 
     `plugins` names an entry-point group: each of its entries is a subcommand that another package (or one that may not be
-    imported here) adds. One that does not load says so when it is asked for, and harms no other.
+    imported here) adds. One that does not load is an error when it is called, and harms no other.
     """
 
     failures: tuple[type[PtxGenError], ...] = ()
@@ -98,7 +98,7 @@ def _say(text: str) -> None:
 
 class _Plugin(click.Command):
     """A subcommand of another package, which is imported when it is used and not before: `--help` of all does not need it, nor
-    wait for it. Ours comes first; where several strangers have one of this name, it is nobody's."""
+    wait for it. Ours comes first; where several other packages have one of this name, none gets it."""
 
     def __init__(self, points: Sequence[EntryPoint]) -> None:
         from ptxgen.plugins import is_own, package

@@ -24,9 +24,13 @@ FILE: Final = click.Path(path_type=Path)
 TARGETS: Final = f"{', '.join(map(str, ALL))}, sm_90a, ..."
 
 set_option = click.option(
-    "settings", "--set", multiple=True, metavar="NAME=VALUE", help="A parameter of the shape; see `ptxgen list`.",
+    "settings",
+    "--set",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A parameter of the shape; see `ptxgen list`.",
     shell_complete=complete_settings,
-)  # fmt: skip
+)
 
 
 def target_option(default: str) -> Callable[[Command], Command]:

@@ -46,9 +46,13 @@ def _dimensions(ctx: click.Context, param: click.Parameter, value: str) -> tuple
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Run warps and blocks in an order shuffled by this seed.")
 @click.option(
-    "--timeout", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True,
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
     help="How long the launch may take.",
-)  # fmt: skip
+)
 @click.option("--source", is_flag=True, help="Show the author's lines, from the files that the PTX names.")
 @click.option(
     "saves", "--save", multiple=True, metavar="ARG=FILE.npy", help="Save an array afterwards, by index from 0 or name."
@@ -56,10 +60,21 @@ def _dimensions(ctx: click.Context, param: click.Parameter, value: str) -> tuple
 @json_option("The findings and the arrays' first elements as JSON.")
 @click.pass_context
 def run_command(
-    ctx: click.Context, path: Path, entry: str | None, grid: tuple[int, ...], block: tuple[int, ...], words: tuple[str, ...],
-    shared: int, cooperative: bool, sanitize: bool, seed: int | None, timeout: float, source: bool, saves: tuple[str, ...],
+    ctx: click.Context,
+    path: Path,
+    entry: str | None,
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    words: tuple[str, ...],
+    shared: int,
+    cooperative: bool,
+    sanitize: bool,
+    seed: int | None,
+    timeout: float,
+    source: bool,
+    saves: tuple[str, ...],
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Launch a kernel of a PTX file on the CPU emulator, under the sanitiser unless told otherwise.
 
     Prints what the kernel prints, then the first elements of each array, or the sanitiser's findings; exit code 1 if there are

@@ -22,11 +22,11 @@ class OutputLost(PtxGenError):
 
 
 class ClosedPipe(OutputLost):
-    """Nobody reads what the command says, as with `| head`."""
+    """Stdout is closed, as with `| head`."""
 
 
 class _Stdout(io.RawIOBase):
-    """The file behind stdout. After the first failure it takes everything and writes nothing."""
+    """The file of stdout. After the first failure it takes everything and writes nothing."""
 
     def __init__(self, number: int) -> None:
         self._number = number

@@ -22,7 +22,7 @@ class Array:
     """A pointer argument: row-major `shape` elements of `dtype` in global memory, the first on an `align`-byte boundary.
     partial: a launch reads or writes only some of them, so the others may hold anything, NaN included. constant: no
     launch that may still run writes it when this one starts, so a kernel that starts early may read it before it waits: the
-    host wrote it (weights), or launches behind do, for a time to come (the position of a token). settled: as constant, but that
+    host wrote it (weights), or later launches do, for later steps (the position of a token). settled: as constant, but that
     the launch itself writes some elements, after its wait, which are none of those that it reads before (a cache, to which each
     token adds a row). zeros: it holds zeros before a launch, which leaves it so. addresses_of: its elements are the addresses
     of the argument of this name on every rank's device, in the order of the ranks (LaunchConfig.ranks), and the kernel has them
@@ -47,7 +47,7 @@ class Array:
             raise ArgumentError(f"an array cannot be settled and {self.direction}; what a launch only reads is constant")
         if self.zeros and self.direction != "inout":
             raise ArgumentError(f"an array of zeros before and after cannot be {self.direction}; a launch updates it")
-        # A model's launches have tens of thousands of arrays, whose extents are plain ints: these are told at once.
+        # A model's launches have tens of thousands of arrays, whose extents are plain ints: these are known at once.
         if not self.shape or any((type(extent) is not int and not is_whole(extent)) or extent <= 0 for extent in self.shape):
             raise ArgumentError(f"no array has the shape {self.shape}; extents are positive integers")
         if self.addresses_of and (self.dtype != U64 or len(self.shape) != 1 or not self.constant):
@@ -101,7 +101,7 @@ def write(dtype: DType, *shape: int, align: int = 16) -> Array:
 
 def update(
     dtype: DType, *shape: int, align: int = 16, partial: bool = False, zeros: bool = False, settled: bool = False
-) -> Array:  # fmt: skip
+) -> Array:
     """An array that a launch reads and writes."""
     return Array(dtype, shape, "inout", align, partial, zeros=zeros, settled=settled)
 

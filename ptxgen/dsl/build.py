@@ -28,14 +28,16 @@ def build(kernel: KernelType, target: Target | None = None, *, early: bool = Fal
     kernel.emit(k)
     if kernel.waits_inside and not k.waited:
         raise AuthorError(
-            f"{kernel.name} says that it waits inside (waits_inside) and does so nowhere", None,
+            f"{kernel.name} says that it waits inside (waits_inside) and does so nowhere",
+            None,
             "call k.wait_for_launch_before() before it touches what launches before it write",
-        )  # fmt: skip
+        )
     if kernel.frees_next_inside and not k.freed:
         raise AuthorError(
-            f"{kernel.name} says that it lets the next launch start inside (frees_next_inside) and does so nowhere", None,
+            f"{kernel.name} says that it lets the next launch start inside (frees_next_inside) and does so nowhere",
+            None,
             "call k.let_next_launch_start() where it needs its share of the GPU no more",
-        )  # fmt: skip
+        )
     if stamped:
         write_stamps(k)
     function = k.finish()

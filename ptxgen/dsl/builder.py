@@ -25,14 +25,26 @@ class KernelBuilder(Warpgroup, Printing):
     are the operators & | ~). Operand types pick the form; modifiers are keywords (`k.add(a, b, rnd="rz")`)."""
 
     def __init__(
-        self, name: str, signature: Signature, launch: LaunchConfig, target: Target = DEFAULT, summary: str = "", *,
+        self,
+        name: str,
+        signature: Signature,
+        launch: LaunchConfig,
+        target: Target = DEFAULT,
+        summary: str = "",
+        *,
         early: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         function = Function(
-            name, parameters(signature), max_threads=launch.block, resident=launch.resident,
-            most_registers=launch.most_registers, dynamic_shared=launch.dynamic_shared, cooperative=launch.cooperative,
-            ranks=launch.ranks, summary=summary,
-        )  # fmt: skip
+            name,
+            parameters(signature),
+            max_threads=launch.block,
+            resident=launch.resident,
+            most_registers=launch.most_registers,
+            dynamic_shared=launch.dynamic_shared,
+            cooperative=launch.cooperative,
+            ranks=launch.ranks,
+            summary=summary,
+        )
         super().__init__(function, launch.threads, target)
         self.signature: Signature = signature
         self._early = early
@@ -66,15 +78,15 @@ class KernelBuilder(Warpgroup, Printing):
 
     def wait_for_launch_before(self) -> None:
         """From here on the kernel may touch what launches before it write; before, it may read constant and settled arguments.
-        All threads must come here, or to another one of these. Nothing where the kernel does not start early. For kernels that
-        are `waits_inside`."""
+        All threads must call it, or another one of these. It does nothing where the kernel does not start early. For kernels
+        that are `waits_inside`."""
         self.waited = True
         if self._early:
             self.write("griddepcontrol", [], {"action": "wait"})
 
     def let_next_launch_start(self) -> None:
-        """The launch behind may start when all blocks have come here or ended. Nothing where the kernel does not start early.
-        For kernels that say `frees_next_inside`."""
+        """The next launch may start when all blocks have called it or ended. It does nothing where the kernel does not start
+        early. For kernels that say `frees_next_inside`."""
         self.freed = True
         if self._early:
             self.write("griddepcontrol", [], {"action": "launch_dependents"})

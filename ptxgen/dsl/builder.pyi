@@ -49,12 +49,12 @@ class KernelBuilder(Warpgroup, Printing):
 
     def wait_for_launch_before(self) -> None:
         """From here on the kernel may touch what launches before it write; before, it may read constant and settled arguments.
-        All threads must come here, or to another one of these. Nothing where the kernel does not start early. For kernels that
-        are `waits_inside`."""
+        All threads must call it, or another one of these. It does nothing where the kernel does not start early. For kernels
+        that are `waits_inside`."""
 
     def let_next_launch_start(self) -> None:
-        """The launch behind may start when all blocks have come here or ended. Nothing where the kernel does not start early.
-        For kernels that say `frees_next_inside`."""
+        """The next launch may start when all blocks have called it or ended. It does nothing where the kernel does not start
+        early. For kernels that say `frees_next_inside`."""
     def abs(
         self,
         a: Value | float,
@@ -64,8 +64,7 @@ class KernelBuilder(Warpgroup, Printing):
         type: Literal["bf16", "bf16x2", "f16", "f16x2", "s16", "s32", "s64"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """a without its sign; of a NaN the canonical one (an addition of -0 on the GPU; the ISA leaves it open). (PTX ISA
-        9.7.3.9)"""
+        """a without its sign; of a NaN the canonical one (as GPUs do; the ISA leaves it open). (PTX ISA 9.7.3.9)"""
     def activemask(self, *, result: DType | None = ...) -> Value:
         """The lanes that execute this instruction together. (PTX ISA 9.7.13.11)"""
     def add(
@@ -80,7 +79,7 @@ class KernelBuilder(Warpgroup, Printing):
         type: Literal["bf16", "bf16x2", "f16", "f16x2", "u16", "u32", "u64", "s16", "s32", "s64"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """d = a + b, rounded as `rnd` says; without it the assembler may contract it with a product. (PTX ISA 9.7.3.3)"""
+        """d = a + b, rounded by `rnd`; without it ptxas may contract it with a product. (PTX ISA 9.7.3.3)"""
     def add_cc(
         self, a: Value | int, b: Value | int, /, *, type: Literal["u32", "s32", "u64", "s64"] = ..., result: DType | None = ...
     ) -> Value:
@@ -143,14 +142,14 @@ class KernelBuilder(Warpgroup, Printing):
         """Memory becomes c if it holds b, in one step; d is what was there. (PTX ISA 9.7.13.5)"""
     @overload
     def bar_red(self, a: Value | int, c: Value, /, *, op: Literal["popc", "and", "or"], result: DType | None = ...) -> Value:
-        """Wait at barrier a (0..15) as `bar.sync` does; d is for how many of the threads that waited c holds, or whether for
-        all (and) or any (or). (PTX ISA 9.7.13.1)"""
+        """As `bar.sync`, then d is in how many of the threads c holds, or whether in all (and) or any (or). (PTX ISA
+        9.7.13.1)"""
     @overload
     def bar_red(
         self, a: Value | int, b: Value | int, c: Value, /, *, op: Literal["popc", "and", "or"], result: DType | None = ...
     ) -> Value:
-        """Wait at barrier a (0..15) as `bar.sync` does; d is for how many of the threads that waited c holds, or whether for
-        all (and) or any (or). (PTX ISA 9.7.13.1)"""
+        """As `bar.sync`, then d is in how many of the threads c holds, or whether in all (and) or any (or). (PTX ISA
+        9.7.13.1)"""
     def bar_sync(self, a: Value | int, b: Value | int = ..., /) -> None:
         """Wait at barrier a (0..15) for the whole block, or for b threads (a multiple of 32). (PTX ISA 9.7.13.1)"""
     def bar_warp_sync(self, mask: Value | int, /) -> None:
@@ -166,8 +165,8 @@ class KernelBuilder(Warpgroup, Printing):
         aligned: Literal["aligned"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """Wait at barrier a (0..15) as `bar.sync` does; d is for how many of the threads that waited c holds, or whether for
-        all (and) or any (or). (PTX ISA 9.7.13.1)"""
+        """As `bar.sync`, then d is in how many of the threads c holds, or whether in all (and) or any (or). (PTX ISA
+        9.7.13.1)"""
     @overload
     def barrier_red(
         self,
@@ -180,8 +179,8 @@ class KernelBuilder(Warpgroup, Printing):
         aligned: Literal["aligned"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """Wait at barrier a (0..15) as `bar.sync` does; d is for how many of the threads that waited c holds, or whether for
-        all (and) or any (or). (PTX ISA 9.7.13.1)"""
+        """As `bar.sync`, then d is in how many of the threads c holds, or whether in all (and) or any (or). (PTX ISA
+        9.7.13.1)"""
     def barrier_sync(self, a: Value | int, b: Value | int = ..., /, *, aligned: Literal["aligned"] = ...) -> None:
         """Wait at barrier a (0..15) for the whole block, or for b threads (a multiple of 32). (PTX ISA 9.7.13.1)"""
     def bfe(
@@ -227,8 +226,7 @@ class KernelBuilder(Warpgroup, Printing):
     def brx_idx(self, index: Value | int, targets: LabelRef, /, *, uni: Literal["uni"] = ...) -> None:
         """Go on at the label that stands at `index` in the list (.branchtargets) named. (PTX ISA 9.7.12.4)"""
     def call(self, function: Symbol, /, *, uni: Literal["uni"] = ...) -> None:
-        """Call a device function. In the text the parenthesised results stand before its name and the arguments after it. (PTX
-        ISA 9.7.12.5)"""
+        """Call a device function; in the text results precede its name, arguments follow it. (PTX ISA 9.7.12.5)"""
     def clz(self, a: Value | int, /, *, type: Literal["b32", "b64"] = ..., result: DType | None = ...) -> Value:
         """How many bits above the highest 1; the width for 0. (PTX ISA 9.7.1.15)"""
     def cnot(self, a: Value | int, /, *, type: Literal["b16", "b32", "b64"] = ..., result: DType | None = ...) -> Value:
@@ -256,8 +254,8 @@ class KernelBuilder(Warpgroup, Printing):
     def cp_async_bulk(
         self, a: Address, b: Address, size: Value | int, barrier: Address, /, *, to: Literal["shared::cluster"] = ...
     ) -> None:
-        """Start to copy `size` bytes, a multiple of 16, from [b] to shared memory [a], both at multiples of 16. Once that is
-        done, the phase of the mbarrier [barrier] waits for so many bytes less. (PTX ISA 9.7.9.25.4.1)"""
+        """Start to copy `size` bytes, a multiple of 16, from [b] to shared memory [a], both at multiples of 16. Completion
+        counts the bytes at the mbarrier [barrier]. (PTX ISA 9.7.9.25.4.1)"""
     def cp_async_commit_group(self) -> None:
         """Make a group of the thread's copies since the last one. (PTX ISA 9.7.9.25.3.2)"""
     def cp_async_wait_all(self) -> None:
@@ -389,10 +387,9 @@ class KernelBuilder(Warpgroup, Printing):
     def fence_mbarrier_init(self) -> None:
         """Let bulk copies see the mbarriers that the thread has made before. (PTX ISA 9.7.13.4)"""
     def fence_proxy(self, *, proxy: Literal["async", "async.global", "async.shared::cta"]) -> None:
-        """Let asynchronous products and bulk copies see what the thread's ordinary instructions, cp.async among them, have
-        written (and it has waited for), and overwrite what these have read. It is for what comes before it in causality order:
-        a barrier before it is for what other threads did, one after it for other threads' products and copies. (PTX ISA
-        9.7.13.4)"""
+        """Let asynchronous products and bulk copies see what ordinary instructions have written, and overwrite what they have
+        read, earlier in causality order: a barrier before it includes other threads' accesses, one after it their products and
+        copies. (PTX ISA 9.7.13.4)"""
     def fma(
         self,
         a: Value | float,
@@ -409,11 +406,11 @@ class KernelBuilder(Warpgroup, Printing):
     ) -> Value:
         """d = a * b + c with one rounding. (PTX ISA 9.7.3.6)"""
     def fns(self, a: Value | int, b: Value | int, c: Value | int, /, *, result: DType | None = ...) -> Value:
-        """The place of the c-th bit of a that is 1, from place b (0..31) on: upwards, for negative c downwards; for 0 b itself
-        if its bit is 1. All ones if there is none. (PTX ISA 9.7.1.17)"""
+        """The place of the c-th set bit of a from place b (0..31) on, downwards for negative c; for c = 0, b if its bit is set.
+        All ones if there is none. (PTX ISA 9.7.1.17)"""
     def griddepcontrol(self, *, action: Literal["launch_dependents", "wait"]) -> None:
-        """Let the next grid start early, or wait until the grids before this one have finished and their writes are seen. (PTX
-        ISA 9.7.13.13)"""
+        """Let the next grid start early, or wait until earlier grids have finished and their writes are visible. (PTX ISA
+        9.7.13.13)"""
     def isspacep(
         self,
         a: Value | int,
@@ -501,7 +498,7 @@ class KernelBuilder(Warpgroup, Printing):
         type: Literal["b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """Load through the read-only path: nobody may write the memory while the kernel runs. (PTX ISA 9.7.9.9)"""
+        """Load through the read-only path memory that is not written while the kernel runs. (PTX ISA 9.7.9.9)"""
     @overload
     def ld_nc(
         self,
@@ -515,7 +512,7 @@ class KernelBuilder(Warpgroup, Printing):
         type: Literal["b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64"] = ...,
         result: DType | None = ...,
     ) -> tuple[Value, Value]:
-        """Load through the read-only path: nobody may write the memory while the kernel runs. (PTX ISA 9.7.9.9)"""
+        """Load through the read-only path memory that is not written while the kernel runs. (PTX ISA 9.7.9.9)"""
     @overload
     def ld_nc(
         self,
@@ -529,7 +526,7 @@ class KernelBuilder(Warpgroup, Printing):
         type: Literal["b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64"] = ...,
         result: DType | None = ...,
     ) -> tuple[Value, Value, Value, Value]:
-        """Load through the read-only path: nobody may write the memory while the kernel runs. (PTX ISA 9.7.9.9)"""
+        """Load through the read-only path memory that is not written while the kernel runs. (PTX ISA 9.7.9.9)"""
     @overload
     def ld_nc(
         self,
@@ -543,7 +540,7 @@ class KernelBuilder(Warpgroup, Printing):
         type: Literal["b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64"] = ...,
         result: DType | None = ...,
     ) -> tuple[Value, Value, Value, Value, Value, Value, Value, Value]:
-        """Load through the read-only path: nobody may write the memory while the kernel runs. (PTX ISA 9.7.9.9)"""
+        """Load through the read-only path memory that is not written while the kernel runs. (PTX ISA 9.7.9.9)"""
     @overload
     def ldmatrix(
         self,
@@ -593,7 +590,8 @@ class KernelBuilder(Warpgroup, Printing):
         type: Literal["b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """Load what nobody may write while the kernel runs, from one address for all threads of the warp. (PTX ISA 9.7.9.10)"""
+        """Load memory that is not written while the kernel runs, from one address for all threads of the warp. (PTX ISA
+        9.7.9.10)"""
     @overload
     def ldu(
         self,
@@ -605,7 +603,8 @@ class KernelBuilder(Warpgroup, Printing):
         type: Literal["b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64"] = ...,
         result: DType | None = ...,
     ) -> tuple[Value, Value]:
-        """Load what nobody may write while the kernel runs, from one address for all threads of the warp. (PTX ISA 9.7.9.10)"""
+        """Load memory that is not written while the kernel runs, from one address for all threads of the warp. (PTX ISA
+        9.7.9.10)"""
     @overload
     def ldu(
         self,
@@ -617,7 +616,8 @@ class KernelBuilder(Warpgroup, Printing):
         type: Literal["b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64"] = ...,
         result: DType | None = ...,
     ) -> tuple[Value, Value, Value, Value]:
-        """Load what nobody may write while the kernel runs, from one address for all threads of the warp. (PTX ISA 9.7.9.10)"""
+        """Load memory that is not written while the kernel runs, from one address for all threads of the warp. (PTX ISA
+        9.7.9.10)"""
     def lg2_approx(self, a: Value | float, /, *, ftz: Literal["ftz"] = ..., result: DType | None = ...) -> Value:
         """log2(a), within 2^-22 (absolute between 0.5 and 2, relative elsewhere). (PTX ISA 9.7.3.20)"""
     def lop3(self, a: Value | int, b: Value | int, c: Value | int, table: int, /, *, result: DType | None = ...) -> Value:
@@ -725,16 +725,15 @@ class KernelBuilder(Warpgroup, Printing):
     def mbarrier_arrive_expect_tx(
         self, a: Address, tx: Value | int, /, *, space: Literal["shared", "shared::cta"] = ..., result: DType | None = ...
     ) -> Value:
-        """Have the phase of the mbarrier [a] wait for `tx` more bytes of bulk copies, then arrive; d is the state before. (PTX
+        """Make the phase of the mbarrier [a] expect `tx` more bytes of bulk copies, then arrive; d is the state before. (PTX
         ISA 9.7.13.15.13)"""
     def mbarrier_init(self, a: Address, count: Value | int, /, *, space: Literal["shared", "shared::cta"] = ...) -> None:
         """Make an mbarrier of the 8 bytes at [a], each of whose phases waits for `count` arrivals. (PTX ISA 9.7.13.15.9)"""
     def mbarrier_try_wait_parity(
         self, a: Address, parity: Value | int, /, *, space: Literal["shared", "shared::cta"] = ..., result: DType | None = ...
     ) -> Value:
-        """Whether the phase of this parity, the one at hand or the one before it, is complete at the mbarrier [a]: what arrived
-        and was copied by then may be read. Waits some time for it; may be false after that, so ask in a loop. (PTX ISA
-        9.7.13.15.16)"""
+        """Whether the phase of this parity, the current or the last one, is complete at the mbarrier [a]: what arrived and was
+        copied may then be read. It waits for a limited time, so call it in a loop. (PTX ISA 9.7.13.15.16)"""
     def membar(self, *, level: Literal["cta", "gl", "sys"]) -> None:
         """Earlier accesses are seen before later ones. (PTX ISA 9.7.13.4)"""
     def min(
@@ -790,7 +789,7 @@ class KernelBuilder(Warpgroup, Printing):
         type: Literal["bf16", "bf16x2", "f16", "f16x2", "u16", "u32", "u64", "s16", "s32", "s64"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """d = a * b, rounded as `rnd` says; without it the assembler may contract it with a sum. (PTX ISA 9.7.3.5)"""
+        """d = a * b, rounded by `rnd`; without it ptxas may contract it with a sum. (PTX ISA 9.7.3.5)"""
     def mul24(
         self,
         a: Value | int,
@@ -827,8 +826,7 @@ class KernelBuilder(Warpgroup, Printing):
         type: Literal["bf16", "bf16x2", "f16", "f16x2", "s16", "s32", "s64"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """a with its sign turned; of a NaN the canonical one (an addition of -0 on the GPU; the ISA leaves it open). (PTX ISA
-        9.7.3.10)"""
+        """a with its sign turned; of a NaN the canonical one (as GPUs do; the ISA leaves it open). (PTX ISA 9.7.3.10)"""
     def not_(self, a: Value | int, /, *, type: Literal["pred", "b16", "b32", "b64"] = ..., result: DType | None = ...) -> Value:
         """d = ~a. (PTX ISA 9.7.8.4)"""
     def or_(
@@ -873,8 +871,8 @@ class KernelBuilder(Warpgroup, Printing):
     def rcp_approx(self, a: Value | float, /, *, ftz: Literal["ftz"] = ..., result: DType | None = ...) -> Value:
         """1 / a within 1 ulp. (PTX ISA 9.7.3.13)"""
     def rcp_approx_ftz(self, a: Value | float, /, *, result: DType | None = ...) -> Value:
-        """1 / a of the upper 32 bits of a, in the upper 32 bits of d, whose others are 0; the GPU gives it within about 2^-20
-        of its value. Subnormal operands and results are zero. (PTX ISA 9.7.3.14)"""
+        """1 / a of the upper 32 bits of a, in those of d, whose others are 0; on a GPU within about 2^-20. Subnormals are zero.
+        (PTX ISA 9.7.3.14)"""
     def red(
         self,
         a: Address,
@@ -920,15 +918,15 @@ class KernelBuilder(Warpgroup, Printing):
         type: Literal["u16", "u32", "u64", "s16", "s32", "s64"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """What `div` leaves; it has the sign of a. By zero all ones, as `div` (what the GPU gives; the ISA leaves it open).
-        (PTX ISA 9.7.1.9)"""
+        """The remainder, with the sign of a. By zero all ones, as `div` (as GPUs do; the ISA leaves it open). (PTX ISA
+        9.7.1.9)"""
     def ret(self, *, uni: Literal["uni"] = ...) -> None:
         """Return to the caller; in a kernel, end the thread. (PTX ISA 9.7.12.6)"""
     def rsqrt_approx(self, a: Value | float, /, *, ftz: Literal["ftz"] = ..., result: DType | None = ...) -> Value:
         """1 / sqrt(a) within a relative error of 2^-22.9. (PTX ISA 9.7.3.16)"""
     def rsqrt_approx_ftz(self, a: Value | float, /, *, result: DType | None = ...) -> Value:
-        """1 / sqrt(a) of the upper 32 bits of a, in the upper 32 bits of d, whose others are 0; the GPU gives it within about
-        2^-20 of its value. Subnormal operands are zero. (PTX ISA 9.7.3.17)"""
+        """1 / sqrt(a) of the upper 32 bits of a, in those of d, whose others are 0; on a GPU within about 2^-20. Subnormal
+        operands are zero. (PTX ISA 9.7.3.17)"""
     def sad(
         self,
         a: Value | int,
@@ -988,8 +986,8 @@ class KernelBuilder(Warpgroup, Printing):
     ) -> Value:
         """Compare, giving all ones (1.0 for f32) or zero. (PTX ISA 9.7.6.1)"""
     def setmaxnreg(self, count: int, /, *, action: Literal["inc", "dec"]) -> None:
-        """Ask for more registers a thread, or give some back: `count` of them, 24 to 256, a multiple of 8, by all four warps.
-        (PTX ISA 9.7.19.5)"""
+        """Take more registers a thread, or give some back: `count`, 24 to 256, a multiple of 8, by all four warps. (PTX ISA
+        9.7.19.5)"""
     @overload
     def setp(
         self,
@@ -1050,9 +1048,8 @@ class KernelBuilder(Warpgroup, Printing):
         mode: Literal["up", "down", "bfly", "idx"],
         result: DType | None = ...,
     ) -> Value:
-        """The value of a in another lane: b lanes up or down, lane ^ b, or lane b. c holds the last lane (bits 0-4) and the
-        width of the segments as a mask (bits 8-12). Out of range, a lane keeps its own value and the predicate is false. (PTX
-        ISA 9.7.9.6)"""
+        """The value of a in another lane: b lanes up or down, lane ^ b, or lane b. c: the last lane (bits 0-4), the mask of a
+        segment (bits 8-12). Out of range, a lane keeps its own value and the predicate is false. (PTX ISA 9.7.9.6)"""
     def shl(
         self, a: Value | int, b: Value | int, /, *, type: Literal["b16", "b32", "b64"] = ..., result: DType | None = ...
     ) -> Value:
@@ -1161,7 +1158,7 @@ class KernelBuilder(Warpgroup, Printing):
         type: Literal["bf16", "bf16x2", "f16", "f16x2", "u16", "u32", "u64", "s16", "s32", "s64"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """d = a - b, rounded as `rnd` says; without it the assembler may contract it with a product. (PTX ISA 9.7.3.4)"""
+        """d = a - b, rounded by `rnd`; without it ptxas may contract it with a product. (PTX ISA 9.7.3.4)"""
     def sub_cc(
         self, a: Value | int, b: Value | int, /, *, type: Literal["u32", "s32", "u64", "s64"] = ..., result: DType | None = ...
     ) -> Value:
@@ -1218,8 +1215,8 @@ class KernelBuilder(Warpgroup, Printing):
         sat: Literal["sat"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """|a - b|, of the halves of a and b, which a_type and b_type extend; with `sat` clamped to the range of halves of d. c,
-        which is for masks, is not used. (PTX ISA 9.7.18.2.1)"""
+        """|a - b|, by halves, which a_type and b_type extend; with `sat` clamped to halves of d. c (for masks) is not used.
+        (PTX ISA 9.7.18.2.1)"""
     def vabsdiff2_add(
         self,
         a: Value | int,
@@ -1232,7 +1229,7 @@ class KernelBuilder(Warpgroup, Printing):
         b_type: Literal["u32", "s32"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """|a - b|, of the halves of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.1)"""
+        """|a - b|, by halves, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.1)"""
     def vabsdiff4(
         self,
         a: Value | int,
@@ -1246,8 +1243,8 @@ class KernelBuilder(Warpgroup, Printing):
         sat: Literal["sat"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """|a - b|, of the bytes of a and b, which a_type and b_type extend; with `sat` clamped to the range of bytes of d. c,
-        which is for masks, is not used. (PTX ISA 9.7.18.2.3)"""
+        """|a - b|, by bytes, which a_type and b_type extend; with `sat` clamped to bytes of d. c (for masks) is not used. (PTX
+        ISA 9.7.18.2.3)"""
     def vabsdiff4_add(
         self,
         a: Value | int,
@@ -1260,7 +1257,7 @@ class KernelBuilder(Warpgroup, Printing):
         b_type: Literal["u32", "s32"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """|a - b|, of the bytes of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.3)"""
+        """|a - b|, by bytes, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.3)"""
     def vadd2(
         self,
         a: Value | int,
@@ -1274,8 +1271,8 @@ class KernelBuilder(Warpgroup, Printing):
         sat: Literal["sat"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """a + b, of the halves of a and b, which a_type and b_type extend; with `sat` clamped to the range of halves of d. c,
-        which is for masks, is not used. (PTX ISA 9.7.18.2.1)"""
+        """a + b, by halves, which a_type and b_type extend; with `sat` clamped to halves of d. c (for masks) is not used. (PTX
+        ISA 9.7.18.2.1)"""
     def vadd2_add(
         self,
         a: Value | int,
@@ -1288,7 +1285,7 @@ class KernelBuilder(Warpgroup, Printing):
         b_type: Literal["u32", "s32"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """a + b, of the halves of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.1)"""
+        """a + b, by halves, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.1)"""
     def vadd4(
         self,
         a: Value | int,
@@ -1302,8 +1299,8 @@ class KernelBuilder(Warpgroup, Printing):
         sat: Literal["sat"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """a + b, of the bytes of a and b, which a_type and b_type extend; with `sat` clamped to the range of bytes of d. c,
-        which is for masks, is not used. (PTX ISA 9.7.18.2.3)"""
+        """a + b, by bytes, which a_type and b_type extend; with `sat` clamped to bytes of d. c (for masks) is not used. (PTX
+        ISA 9.7.18.2.3)"""
     def vadd4_add(
         self,
         a: Value | int,
@@ -1316,7 +1313,7 @@ class KernelBuilder(Warpgroup, Printing):
         b_type: Literal["u32", "s32"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """a + b, of the bytes of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.3)"""
+        """a + b, by bytes, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.3)"""
     def vavrg2(
         self,
         a: Value | int,
@@ -1330,8 +1327,8 @@ class KernelBuilder(Warpgroup, Printing):
         sat: Literal["sat"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """(a + b) / 2, a half rounded away from zero, of the halves of a and b, which a_type and b_type extend; with `sat`
-        clamped to the range of halves of d. c, which is for masks, is not used. (PTX ISA 9.7.18.2.1)"""
+        """(a + b) / 2, a half rounded away from zero, by halves, which a_type and b_type extend; with `sat` clamped to halves
+        of d. c (for masks) is not used. (PTX ISA 9.7.18.2.1)"""
     def vavrg2_add(
         self,
         a: Value | int,
@@ -1344,8 +1341,8 @@ class KernelBuilder(Warpgroup, Printing):
         b_type: Literal["u32", "s32"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """(a + b) / 2, a half rounded away from zero, of the halves of a and b, which a_type and b_type extend; d is their sum
-        and c. (PTX ISA 9.7.18.2.1)"""
+        """(a + b) / 2, a half rounded away from zero, by halves, which a_type and b_type extend; d is their sum and c. (PTX ISA
+        9.7.18.2.1)"""
     def vavrg4(
         self,
         a: Value | int,
@@ -1359,8 +1356,8 @@ class KernelBuilder(Warpgroup, Printing):
         sat: Literal["sat"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """(a + b) / 2, a half rounded away from zero, of the bytes of a and b, which a_type and b_type extend; with `sat`
-        clamped to the range of bytes of d. c, which is for masks, is not used. (PTX ISA 9.7.18.2.3)"""
+        """(a + b) / 2, a half rounded away from zero, by bytes, which a_type and b_type extend; with `sat` clamped to bytes of
+        d. c (for masks) is not used. (PTX ISA 9.7.18.2.3)"""
     def vavrg4_add(
         self,
         a: Value | int,
@@ -1373,8 +1370,8 @@ class KernelBuilder(Warpgroup, Printing):
         b_type: Literal["u32", "s32"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """(a + b) / 2, a half rounded away from zero, of the bytes of a and b, which a_type and b_type extend; d is their sum
-        and c. (PTX ISA 9.7.18.2.3)"""
+        """(a + b) / 2, a half rounded away from zero, by bytes, which a_type and b_type extend; d is their sum and c. (PTX ISA
+        9.7.18.2.3)"""
     def vmax2(
         self,
         a: Value | int,
@@ -1388,8 +1385,8 @@ class KernelBuilder(Warpgroup, Printing):
         sat: Literal["sat"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """The larger of a and b, of the halves of a and b, which a_type and b_type extend; with `sat` clamped to the range of
-        halves of d. c, which is for masks, is not used. (PTX ISA 9.7.18.2.1)"""
+        """The larger of a and b, by halves, which a_type and b_type extend; with `sat` clamped to halves of d. c (for masks) is
+        not used. (PTX ISA 9.7.18.2.1)"""
     def vmax2_add(
         self,
         a: Value | int,
@@ -1402,8 +1399,7 @@ class KernelBuilder(Warpgroup, Printing):
         b_type: Literal["u32", "s32"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """The larger of a and b, of the halves of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA
-        9.7.18.2.1)"""
+        """The larger of a and b, by halves, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.1)"""
     def vmax4(
         self,
         a: Value | int,
@@ -1417,8 +1413,8 @@ class KernelBuilder(Warpgroup, Printing):
         sat: Literal["sat"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """The larger of a and b, of the bytes of a and b, which a_type and b_type extend; with `sat` clamped to the range of
-        bytes of d. c, which is for masks, is not used. (PTX ISA 9.7.18.2.3)"""
+        """The larger of a and b, by bytes, which a_type and b_type extend; with `sat` clamped to bytes of d. c (for masks) is
+        not used. (PTX ISA 9.7.18.2.3)"""
     def vmax4_add(
         self,
         a: Value | int,
@@ -1431,8 +1427,7 @@ class KernelBuilder(Warpgroup, Printing):
         b_type: Literal["u32", "s32"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """The larger of a and b, of the bytes of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA
-        9.7.18.2.3)"""
+        """The larger of a and b, by bytes, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.3)"""
     def vmin2(
         self,
         a: Value | int,
@@ -1446,8 +1441,8 @@ class KernelBuilder(Warpgroup, Printing):
         sat: Literal["sat"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """The smaller of a and b, of the halves of a and b, which a_type and b_type extend; with `sat` clamped to the range of
-        halves of d. c, which is for masks, is not used. (PTX ISA 9.7.18.2.1)"""
+        """The smaller of a and b, by halves, which a_type and b_type extend; with `sat` clamped to halves of d. c (for masks)
+        is not used. (PTX ISA 9.7.18.2.1)"""
     def vmin2_add(
         self,
         a: Value | int,
@@ -1460,8 +1455,7 @@ class KernelBuilder(Warpgroup, Printing):
         b_type: Literal["u32", "s32"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """The smaller of a and b, of the halves of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA
-        9.7.18.2.1)"""
+        """The smaller of a and b, by halves, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.1)"""
     def vmin4(
         self,
         a: Value | int,
@@ -1475,8 +1469,8 @@ class KernelBuilder(Warpgroup, Printing):
         sat: Literal["sat"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """The smaller of a and b, of the bytes of a and b, which a_type and b_type extend; with `sat` clamped to the range of
-        bytes of d. c, which is for masks, is not used. (PTX ISA 9.7.18.2.3)"""
+        """The smaller of a and b, by bytes, which a_type and b_type extend; with `sat` clamped to bytes of d. c (for masks) is
+        not used. (PTX ISA 9.7.18.2.3)"""
     def vmin4_add(
         self,
         a: Value | int,
@@ -1489,8 +1483,7 @@ class KernelBuilder(Warpgroup, Printing):
         b_type: Literal["u32", "s32"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """The smaller of a and b, of the bytes of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA
-        9.7.18.2.3)"""
+        """The smaller of a and b, by bytes, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.3)"""
     def vote(
         self, a: Value, mask: Value | int, /, *, mode: Literal["all", "any", "uni", "ballot"], result: DType | None = ...
     ) -> Value:
@@ -1507,8 +1500,8 @@ class KernelBuilder(Warpgroup, Printing):
         cmp: Literal["eq", "ne", "lt", "le", "gt", "ge"],
         result: DType | None = ...,
     ) -> Value:
-        """Compare the halves of a and b, which a_type and b_type extend; 1 or 0 in those of d. c, which is for masks, is not
-        used. (PTX ISA 9.7.18.2.2)"""
+        """Compare the halves, which a_type and b_type extend; 1 or 0 in those of d. c (for masks) is not used. (PTX ISA
+        9.7.18.2.2)"""
     def vset2_add(
         self,
         a: Value | int,
@@ -1521,7 +1514,7 @@ class KernelBuilder(Warpgroup, Printing):
         cmp: Literal["eq", "ne", "lt", "le", "gt", "ge"],
         result: DType | None = ...,
     ) -> Value:
-        """Compare the halves of a and b, which a_type and b_type extend; d is c and how many hold. (PTX ISA 9.7.18.2.2)"""
+        """Compare the halves, which a_type and b_type extend; d is c and how many hold. (PTX ISA 9.7.18.2.2)"""
     def vset4(
         self,
         a: Value | int,
@@ -1534,8 +1527,8 @@ class KernelBuilder(Warpgroup, Printing):
         cmp: Literal["eq", "ne", "lt", "le", "gt", "ge"],
         result: DType | None = ...,
     ) -> Value:
-        """Compare the bytes of a and b, which a_type and b_type extend; 1 or 0 in those of d. c, which is for masks, is not
-        used. (PTX ISA 9.7.18.2.4)"""
+        """Compare the bytes, which a_type and b_type extend; 1 or 0 in those of d. c (for masks) is not used. (PTX ISA
+        9.7.18.2.4)"""
     def vset4_add(
         self,
         a: Value | int,
@@ -1548,7 +1541,7 @@ class KernelBuilder(Warpgroup, Printing):
         cmp: Literal["eq", "ne", "lt", "le", "gt", "ge"],
         result: DType | None = ...,
     ) -> Value:
-        """Compare the bytes of a and b, which a_type and b_type extend; d is c and how many hold. (PTX ISA 9.7.18.2.4)"""
+        """Compare the bytes, which a_type and b_type extend; d is c and how many hold. (PTX ISA 9.7.18.2.4)"""
     def vsub2(
         self,
         a: Value | int,
@@ -1562,8 +1555,8 @@ class KernelBuilder(Warpgroup, Printing):
         sat: Literal["sat"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """a - b, of the halves of a and b, which a_type and b_type extend; with `sat` clamped to the range of halves of d. c,
-        which is for masks, is not used. (PTX ISA 9.7.18.2.1)"""
+        """a - b, by halves, which a_type and b_type extend; with `sat` clamped to halves of d. c (for masks) is not used. (PTX
+        ISA 9.7.18.2.1)"""
     def vsub2_add(
         self,
         a: Value | int,
@@ -1576,7 +1569,7 @@ class KernelBuilder(Warpgroup, Printing):
         b_type: Literal["u32", "s32"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """a - b, of the halves of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.1)"""
+        """a - b, by halves, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.1)"""
     def vsub4(
         self,
         a: Value | int,
@@ -1590,8 +1583,8 @@ class KernelBuilder(Warpgroup, Printing):
         sat: Literal["sat"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """a - b, of the bytes of a and b, which a_type and b_type extend; with `sat` clamped to the range of bytes of d. c,
-        which is for masks, is not used. (PTX ISA 9.7.18.2.3)"""
+        """a - b, by bytes, which a_type and b_type extend; with `sat` clamped to bytes of d. c (for masks) is not used. (PTX
+        ISA 9.7.18.2.3)"""
     def vsub4_add(
         self,
         a: Value | int,
@@ -1604,13 +1597,12 @@ class KernelBuilder(Warpgroup, Printing):
         b_type: Literal["u32", "s32"] = ...,
         result: DType | None = ...,
     ) -> Value:
-        """a - b, of the bytes of a and b, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.3)"""
+        """a - b, by bytes, which a_type and b_type extend; d is their sum and c. (PTX ISA 9.7.18.2.3)"""
     def wgmma_commit_group(self) -> None:
         """Make a group of the warpgroup's products since the last one. (PTX ISA 9.7.15.7.2)"""
     def wgmma_fence(self) -> None:
-        """Let the products that follow see the registers that were written before: before the first one, and wherever others
-        than products of the same shape have written (accumulators) or read or written (a) their registers since. (PTX ISA
-        9.7.15.7.1)"""
+        """Let later products see registers written before: before the first one, and after others than products of the same
+        shape wrote accumulators, or read or wrote a. (PTX ISA 9.7.15.7.1)"""
     def wgmma_mma_async(
         self,
         c: Sequence[Value],
@@ -1637,10 +1629,10 @@ class KernelBuilder(Warpgroup, Printing):
         a_type: Literal["f16", "bf16"] = ...,
         b_type: Literal["f16", "bf16"],
     ) -> None:
-        """c = a b + c, or a b where scale_d is false, begun now and done when its group was waited for. Warp w of the four has
-        rows 16 w to 16 w + 15 of a [64, 16] and c [64, n], in the fragments of mma m16n8k16; b, [n, 16] and K-major, is in
-        shared memory, as the descriptor says (`matrix_descriptor` makes one). scale_a, scale_b: 1, or -1 to negate; trans_b: 0.
-        Summed in f32 in the order of k; a GPU sums in another. (PTX ISA 9.7.15.5.2)"""
+        """c = a b + c, or a b where scale_d is false; done when its group was waited for. Warp w has rows 16 w to 16 w + 15 of
+        a [64, 16] and c [64, n], in the fragments of mma m16n8k16; b, [n, 16] and K-major, is in shared memory
+        (`matrix_descriptor`). scale_a, scale_b: 1, or -1 to negate; trans_b: 0. Summed in f32 in the order of k; a GPU sums in
+        another. (PTX ISA 9.7.15.5.2)"""
     def wgmma_wait_group(self, pending: int, /) -> None:
         """Wait until at most the last `pending` groups (0 to 7) are still under way. (PTX ISA 9.7.15.7.3)"""
     def xor(

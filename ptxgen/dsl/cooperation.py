@@ -159,9 +159,10 @@ class Cooperation(MemoryAccess, ControlFlow):
         self._require_one_dimensional("k.grid_barrier")
         if not self._function.cooperative:
             raise AuthorError(
-                "k.grid_barrier waits for all blocks, and the launch does not hold them all at once", self.where(),
+                "k.grid_barrier waits for all blocks, and the launch does not hold them all at once",
+                self.where(),
                 "say so in launch(): LaunchConfig(..., cooperative=True)",
-            )  # fmt: skip
+            )
         if not isinstance(words, GlobalArray):
             raise no_array("k.grid_barrier", words, self.where)
         if words.dtype != U32 or prod(words.shape) < 2:
@@ -170,8 +171,10 @@ class Cooperation(MemoryAccess, ControlFlow):
         if barriers < 2:
             raise AuthorError(
                 f"a launch passes 2 barriers or more, got {barriers}: the count of those that have opened must change at each "
-                "and be 0 again after the last", self.where(), "add one at the end if there is one alone",
-            )  # fmt: skip
+                "and be 0 again after the last",
+                self.where(),
+                "add one at the end if there is one alone",
+            )
         arrived, opened = words.at(*[0] * len(words.shape)), words.at(*[0] * (len(words.shape) - 1), 1)
         count = {"scope": "gpu", "space": "global", "op": "inc", "type": "u32"}
         self.barrier()  # what all threads of the block wrote comes before the arrival, which publishes it
@@ -200,9 +203,10 @@ class Cooperation(MemoryAccess, ControlFlow):
         self._require_flags("k.signal_peers", flags, rank)
         if not isinstance(peers, PeerArrays) or (peers.dtype, peers.shape) != (flags.dtype, flags.shape):
             raise TypeMismatch(
-                f"the peers of k.signal_peers must be the flags of all ranks, got {peers}", self.where(),
+                f"the peers of k.signal_peers must be the flags of all ranks, got {peers}",
+                self.where(),
                 'declare their addresses in signature(): "peers": addresses("flags", ranks)',
-            )  # fmt: skip
+            )
         ranks, thread = flags.shape[1], self.special("%tid.x")
         mine = flags[block, rank]
         number = self.load(mine) + 1
@@ -232,7 +236,7 @@ class Cooperation(MemoryAccess, ControlFlow):
         in one access, of a u64 in its memory. The launch must be one of several ranks.
 
         Nothing else is made visible by it and nothing has to be waited for, as nothing but the word itself is told: 8 aligned
-        bytes are one access that nobody sees half of (PTX ISA 8.10.3, single-copy atomicity)."""
+        bytes are one access that is never seen in part (PTX ISA 8.10.3, single-copy atomicity)."""
         self._require_ranks("k.send_word")
         self._require_word("k.send_word", place)
         self.store(place, self.op("mov", (word, number), result=U64), order="relaxed", scope="sys")
@@ -264,9 +268,10 @@ class Cooperation(MemoryAccess, ControlFlow):
     def _require_ranks(self, what: str) -> None:
         if self._function.ranks < 2:
             raise AuthorError(
-                f"{what} is for launches of several ranks, and this is one by itself", self.where(),
+                f"{what} is for launches of several ranks, and this is one by itself",
+                self.where(),
                 "say so in launch(): LaunchConfig(..., ranks=R)",
-            )  # fmt: skip
+            )
 
     def _require_flags(self, what: str, flags: GlobalArray, rank: Value) -> None:
         self._require_one_dimensional(what)

@@ -121,9 +121,13 @@ class Core:
             registers = tuple(value.register for value in written)
             destinations[place] = registers[0] if count == 1 else Vector(registers)
         line = Op(
-            fit.row, fit.modifiers, {**destinations, **fit.sources}, self.where(),
-            guard.register if guard is not None else None, guard_negated,
-        )  # fmt: skip
+            fit.row,
+            fit.modifiers,
+            {**destinations, **fit.sources},
+            self.where(),
+            guard.register if guard is not None else None,
+            guard_negated,
+        )
         (self._prologue if prologue else self.body).append(line)
         return tuple(values)
 

@@ -86,7 +86,7 @@ class KernelType(ABC):
     """Whether `emit` says, by `k.wait_for_launch_before()`, where the kernel has to wait: in its early form it does the rest
     first. Others wait before all else."""
     frees_next_inside: ClassVar[bool] = False
-    """Whether `emit` says, by `k.let_next_launch_start()`, from where on its early form lets the launch behind it start. Others
+    """Whether `emit` says, by `k.let_next_launch_start()`, from where on its early form lets the next launch start. Others
     let it at once."""
     most_code: ClassVar[int] = MOST_CODE
     """Bytes of machine code that it may have."""
@@ -95,7 +95,7 @@ class KernelType(ABC):
 
     @property
     def scratch(self) -> tuple[str, ...]:
-        """The arrays that are for the launches of this kernel alone, one after another: nobody else writes or reads them."""
+        """The arrays that only launches of this kernel read or write, one after another."""
         return ()
 
     only_on: ClassVar[Target | None] = None
@@ -242,7 +242,7 @@ class KernelType(ABC):
 
     @property
     def borrowed(self) -> Mapping[str, str]:
-        """Its arguments that are constant ones of the launch behind it, by the names that they have there, as `between` gives
+        """Its arguments that are constant ones of the next launch, by the names that they have there, as `between` gives
         them to it."""
         return {}
 

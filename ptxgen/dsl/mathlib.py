@@ -27,9 +27,7 @@ LN2_LOW = 1.4286068202862268e-06
 EXP_TAIL = (0.5, 0.166665181517601, 0.04166620597243309, 0.008368889801204205, 0.001395049155689776)
 
 # (tanh(x) - x) / x^3 as a polynomial in x^2 for |x| <= 0.625; the fit is off by 0.07 of 2^-24.
-TANH_TAIL = (
-    -0.3333328366279602, 0.13331490755081177, -0.05374349653720856, 0.020650586113333702, -0.005717044696211815
-)  # fmt: skip
+TANH_TAIL = (-0.3333328366279602, 0.13331490755081177, -0.05374349653720856, 0.020650586113333702, -0.005717044696211815)
 TANH_SMALL = 0.625
 
 # Below, exp rounds to 0; above, to infinity. In between the exponent of the result fits two factors.
@@ -145,7 +143,7 @@ def _over_one_or_more(k: KernelBuilder, x: Value, divisor: Value) -> Value:
 def rsqrt_of_normal(k: KernelBuilder, x: Value) -> Value:
     """1 / sqrt(x) for x from 2^-125 on, infinity and NaN, within 0.51 ulp (seen: 0.5004); of no use for others.
 
-    It has no branch, where a division and a root have one each for their rare cases, behind which the assembler writes
+    It has no branch, where a division and a root have one each for their rare cases, after which the assembler writes
     everything with a shuffle twice: a first guess by the exponent's half, good to 3.5 %, then three times Newton's iteration,
     each of which squares the error; the last one knows what its product lost."""
     _need_f32(k, x, "rsqrt_of_normal")

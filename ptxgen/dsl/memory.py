@@ -61,7 +61,7 @@ class GlobalArray(Places):
         return Element("global", moved.base.register, moved.offset, self.dtype, self.nc)
 
     def read_only(self) -> GlobalArray:
-        """The same array, whose loads go through the read-only path: nobody may write it while the kernel runs."""
+        """The same array, whose loads go through the read-only path: it must not be written while the kernel runs."""
         return replace(self, nc=True)
 
     def at(self, *index: Index) -> GlobalArray:
@@ -183,7 +183,7 @@ class MemoryAccess(Core):
 
     def load(self, element: Element, dtype: DType | None = None, *, nc: bool = False, **hints: str) -> Value:
         """Load the element, seen as `dtype` if given (its address must suit it). u8 and u16 arrive as u32, s8 and s16 as s32.
-        `nc` goes through the read-only path: nobody may write the memory while the kernel runs. `hints` are the cache
+        `nc` goes through the read-only path: the memory must not be written while the kernel runs. `hints` are the cache
         modifiers of the row."""
         return self._load(element, dtype, nc, hints)[0]
 
@@ -203,9 +203,14 @@ class MemoryAccess(Core):
         self._load(element, None, False, vector, tuple(values), guard)
 
     def _load(
-        self, element: Element, dtype: DType | None, nc: bool, hints: Mapping[str, str], into: Sequence[Value] = (),
+        self,
+        element: Element,
+        dtype: DType | None,
+        nc: bool,
+        hints: Mapping[str, str],
+        into: Sequence[Value] = (),
         guard: Value | None = None,
-    ) -> tuple[Value, ...]:  # fmt: skip
+    ) -> tuple[Value, ...]:
         if not isinstance(element, Element):
             raise no_element("k.load_vector" if "vec" in hints else "k.load", element, self.where)
         type = dtype or element.dtype
@@ -231,7 +236,7 @@ class MemoryAccess(Core):
 
     def copy_async(
         self, to: Element, source: Element, nbytes: int, *, taken: Value | None = None, guard: Value | None = None, **hints: str
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Begin to copy 4, 8 or 16 bytes from global to shared memory in the threads where `guard` holds, all unless told
         otherwise; part of the next group that is committed. Only `taken` bytes (u32) are read, and the others become 0. `hints`
         are the modifiers of the row."""

@@ -60,9 +60,10 @@ class Printing(Core):
         bits = 8 * conversion.size
         if conversion.letter == "s":
             raise AuthorError(
-                f"{conversion} takes a string, and kernels have none", self.where(),
-                "what is known while the kernel is being written goes into the format: f\"{name}: %f\"",
-            )  # fmt: skip
+                f"{conversion} takes a string, and kernels have none",
+                self.where(),
+                'what is known while the kernel is being written goes into the format: f"{name}: %f"',
+            )
         if not isinstance(value, Value):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise TypeMismatch(f"k.print takes registers and numbers, got {value!r}", self.where())

@@ -43,8 +43,9 @@ def _no_value(python: str, hint: str) -> Callable[..., NoReturn]:
     def refuse(self: Any, *_: object) -> NoReturn:
         raise AuthorError(
             f"{self.register} ({self.type}) has no value while the kernel is being written, which {python} needs",
-            self.k.where(), hint,
-        )  # fmt: skip
+            self.k.where(),
+            hint,
+        )
 
     return refuse
 
@@ -58,9 +59,10 @@ def _no_operator(operator: str, hint: str) -> Callable[..., NoReturn]:
 
 def _no_sequence(self: Any, *_: object) -> NoReturn:
     raise AuthorError(
-        f"{self.register} ({self.type}) is one register, not a sequence", self.k.where(),
+        f"{self.register} ({self.type}) is one register, not a sequence",
+        self.k.where(),
         "loop with `for i in k.strided(start, stop):`; load several registers with k.load_vector, an element with k.load(x[i])",
-    )  # fmt: skip
+    )
 
 
 def _whole(function: str) -> Callable[..., NoReturn]:
@@ -92,7 +94,7 @@ class OfTheKernel:
             return _formless(self, form) if form else str(self)
 
         def __array__(self, dtype: Any = None, copy: object = None) -> Any:
-            import numpy as np  # late: whoever comes here has it
+            import numpy as np  # late: NumPy is loaded if this is called
 
             if dtype not in (None, np.dtype(object)):
                 _no_value("an array of numbers", "convert with k.f32(x)")(self)
@@ -142,9 +144,10 @@ class Places(Place):
 
         def __iter__(self) -> NoReturn:
             raise AuthorError(
-                "an array in memory cannot be iterated over", author_line(),
+                "an array in memory cannot be iterated over",
+                author_line(),
                 "loop with `for i in k.strided(start, stop):`, or unroll with `for i in range(n):`, and load x[i]",
-            )  # fmt: skip
+            )
 
         def __len__(self) -> NoReturn:
             raise AuthorError("an array in memory has no len()", author_line(), "an argument's extents are x.shape")

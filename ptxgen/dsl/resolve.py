@@ -27,7 +27,7 @@ class Fit:
     destinations: dict[str, tuple[DType, int]]  # type and vector length
 
     def with_sources(self, sources: Sequence[Source]) -> Fit:
-        """The same fit for other sources of the same kinds. Constants are made anew: 0.0 and -0.0 are equal in Python."""
+        """The same fit for other sources of the same kinds. Constants are made again: 0.0 and -0.0 are equal in Python."""
         typed: dict[str, AnyOperand] = {}
         for (place, old), source in zip(self.sources.items(), sources, strict=True):
             if isinstance(source, int | float):
@@ -208,7 +208,7 @@ def _mixed(row: Instruction, typed: Mapping[str, AnyOperand]) -> list[str]:
 
 
 def _infer(row: Instruction, place: Operand, type: DType | None, modifiers: dict[str, str], as_bits: bool) -> None:
-    """Settle the modifier that names this operand's type, or that of its elements, if there is one and nobody said."""
+    """Settle the modifier that names this operand's type, or that of its elements, if there is one and it is not given."""
     elements = place.spec.holds_modifier
     if elements and type is not None and elements not in modifiers:
         values = next(slot.values for slot in row.modifiers if slot.name == elements)

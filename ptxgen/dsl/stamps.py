@@ -32,7 +32,7 @@ STAMPS: Final = update(U64, ROWS, 4, align=32)
 
 
 _STAMPED: Final = ENDS - {Effect.TRAP}
-"""Nobody reads the stamps of a launch that traps."""
+"""The stamps of a launch that traps are not read."""
 
 
 def stamped_signature(kernel: KernelType) -> Signature:

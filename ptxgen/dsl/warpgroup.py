@@ -35,7 +35,7 @@ class Warpgroup(Cooperation):
 
         It is made of core matrices, 8 rows of 16 bytes (8 values of k). Without swizzle each is 128 bytes in a row; `leading`
         bytes lie between the one of k 0..7 and that of k 8..15 of the same rows. With a swizzle of 32, 64 or 128 bytes rows are
-        as many bytes apart, k 8..15 stands behind k 0..7, and the 16 bytes at x (from a multiple of 8 rows on) are kept at
+        as many bytes apart, k 8..15 follows k 0..7, and the 16 bytes at x (from a multiple of 8 rows on) are kept at
         x ^ (x / 128 mod swizzle / 16) * 16. In both cases `stride` bytes lie between rows 0..7 and 8..15, and so on (PTX ISA
         9.7.15.5.1.2). That of a matrix which starts `s` bytes further on is `descriptor + s // 16`."""
         if swizzle not in _SWIZZLES:

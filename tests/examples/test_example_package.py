@@ -79,9 +79,7 @@ def test_a_model_runs_through_the_kernels_that_the_environment_names(installed: 
 def test_the_chapters_code_is_the_examples_code() -> None:
     chapter = CHAPTER.read_text()
     shown = re.findall(r"^`examples/my_variant/(\S+)`:\n\n```\w*\n(.*?)^```", chapter, re.MULTILINE | re.DOTALL)
-    assert {name for name, _ in shown} == {
-        "pyproject.toml", "src/my_variant/two_rows.py", "src/my_variant/cuda.py", "tests/test_my_variant.py", "benchmark.py"
-    }  # fmt: skip
+    assert {name for name, _ in shown} == {"pyproject.toml", "src/my_variant/two_rows.py", "tests/test_my_variant.py"}
     for name, code in shown:
         assert code == (EXAMPLE / name).read_text(), name
 

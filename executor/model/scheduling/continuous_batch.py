@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StepShare:
-    """The rows of one sequence in a step: tokens behind its computed ones, and a draft of what may follow; the last `scored` of
+    """The rows of one sequence in a step: tokens after its computed ones, and a draft of what may follow; the last `scored` of
     them all are scored."""
 
     sequence: TokenSequence
@@ -61,7 +61,7 @@ class ContinuousBatch:
 
     def __init__(
         self, pool: PagePool, slots: int, rows: int, prompt_rows: int, paying: Callable[[int], int] = lambda waiting: waiting
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.pool = pool
         self.rows = rows
         self.prompt_rows = prompt_rows
@@ -82,7 +82,7 @@ class ContinuousBatch:
             self.queue.remove(sequence)
 
     def admit(self) -> None:
-        """Let those run for which there is a slot, and pages for all their tokens; nobody overtakes."""
+        """Let those run for which there is a slot, and pages for all their tokens, in the order of arrival."""
         while self.queue:
             sequence = self.queue[0]
             if not self._slots:

@@ -67,7 +67,7 @@ class Scheduler:
         self._owner = owner or OwnerThread("the scheduler")
         self._batch = ContinuousBatch(
             self.pool, min(engine.slots, engine.rows), engine.rows, self.prompt_rows, engine.paying_rows
-        )  # fmt: skip
+        )
         self._arrived = 0
         self._tally = Tally()
         self._ahead: BatchAhead | None = None
@@ -109,7 +109,7 @@ class Scheduler:
         stop: strings before which the text ends, also those that are or have control tokens, which the text itself does
         not show; stop_tokens: tokens that end it (default: the vocabulary's ends); spelt: control tokens that the text
         shows; grammar: what the text must be, as far as it goes; logprobs: how many of the likeliest tokens of each place
-        are told with their probabilities (0: those of the answer alone; None: nothing); prompt_logprobs: the same of the
+        are reported with their probabilities (0: those of the answer alone; None: nothing); prompt_logprobs: the same of the
         prompt's tokens after the first, none of which is taken from pages then (max_tokens may be 0); on_token: sees each
         token as soon as it is known; if it raises, the request has failed. ArgumentError for what could never run."""
         self._owner.check("a request")
@@ -215,7 +215,7 @@ class Scheduler:
             self._stepping = False
 
     def _with_draft(self, share: StepShare, left: int) -> StepShare:
-        """With a draft in rows that are left over and pages that nobody else needs now, if somebody guesses one."""
+        """With a draft in free rows and pages that no other sequence needs now, if there is a drafter."""
         sequence, table = share.sequence, share.sequence.table
         room = table.room + self.pool.available * self.pool.page_len - len(sequence.tokens)
         most = min(left, sequence.reach, sequence.left - 1, room)
@@ -279,9 +279,7 @@ class Scheduler:
         if draws or allowed:
             scores.draw(draws, allowed)
 
-    def _add_choice(
-        self, sequence: TokenSequence, at: int, draws: dict[int, Draw], allowed: dict[int, Allowed]
-    ) -> None:  # fmt: skip
+    def _add_choice(self, sequence: TokenSequence, at: int, draws: dict[int, Draw], allowed: dict[int, Allowed]) -> None:
         """How the token after the scored row `at` is chosen, if argmax does not do it."""
         if sequence.guide is not None:
             try:
@@ -358,7 +356,7 @@ class Scheduler:
             self._fail(sequence, error)
 
     def _fail(self, sequence: TokenSequence, error: Exception) -> None:
-        level = logging.INFO if isinstance(error, ArgumentError) else logging.ERROR  # by what was asked, or by the server
+        level = logging.INFO if isinstance(error, ArgumentError) else logging.ERROR  # the request's fault, or the server's
         _log.log(level, "request %d failed: %s", sequence.number, error)
         self._end(sequence, "failed", error)
 

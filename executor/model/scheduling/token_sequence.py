@@ -37,7 +37,7 @@ class AnswerPiece:
 class Usage:
     """What a sequence took. prompt_tokens: of which cached_prompt_tokens were not computed, because their pages were there;
     answer_tokens: of which accepted_tokens came from drafts, which had drafted_tokens; preemptions: how often its pages were
-    taken away and computed anew."""
+    taken away and computed again."""
 
     prompt_tokens: int
     cached_prompt_tokens: int
@@ -72,7 +72,7 @@ class TokenSequence:
     on_token: Callable[[int], None] | None = None
     drafter: Drafter | None = None
     guide: GrammarGuide | None = None
-    top: int | None = None  # how many likeliest tokens are told of each place, None where nothing is
+    top: int | None = None  # how many likeliest tokens are reported at each position; None: no probabilities
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_top: int | None = None  # as `top`, of the tokens of the prompt after the first
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -157,7 +157,7 @@ class TokenSequence:
         self.reuse()
 
     def reuse(self) -> None:
-        """Go on behind the pages that others have computed."""
+        """Continue after the pages that others have computed."""
         known = self.table.adopt(self.tokens, self.reusable)
         if known > self.computed:
             if not self.preemptions:

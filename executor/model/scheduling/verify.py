@@ -21,7 +21,7 @@ class Drafter(Protocol):
 
 
 def verify(engine: StepEngine, slot: int, table: PageTable, tokens: Sequence[int], draft: Sequence[int]) -> list[int]:
-    """The tokens that greedy decoding puts behind `tokens`: those of the draft that agree with it, and one more.
+    """The tokens that greedy decoding puts after `tokens`: those of the draft that agree with it, and one more.
 
     tokens: all of a sequence in `slot` whose pages are those of `table`; all but the last are computed. Afterwards all but the
     last of `tokens` and the result are, and the table has no page for more. After an exception the sequence is as it was.

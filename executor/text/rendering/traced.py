@@ -1,6 +1,6 @@
 """Text that knows which of its characters a template wrote, through whatever the template does with it. Renders nothing.
 
-What is not followed here, a width in a format or a filter nobody thought of, gives plain text: then nothing of it counts as the
+What is not followed here, a width in a format or an unknown filter, gives plain text: then nothing of it counts as the
 template's. So a slip can make a control token of the template's into ordinary text, and never text into a control token.
 """
 

@@ -90,15 +90,14 @@ def _gross(v: Algebra, work: Callable[[Value], Value], a: Value) -> Value:
 
 @instruction("rcp.approx.ftz.f64", d="f64", a="f64", name="rcp_approx_ftz", canonical_nan=False, section="9.7.3.14")
 def rcp_approx_ftz_f64(v: Algebra, a: Value) -> Value:
-    """1 / a of the upper 32 bits of a, in the upper 32 bits of d, whose others are 0; the GPU gives it within about 2^-20 of
-    its value. Subnormal operands and results are zero."""
+    """1 / a of the upper 32 bits of a, in those of d, whose others are 0; on a GPU within about 2^-20. Subnormals are zero."""
     return _gross(v, lambda x: v.const(1.0, F64) / x, a)
 
 
 @instruction("rsqrt.approx.ftz.f64", d="f64", a="f64", name="rsqrt_approx_ftz", canonical_nan=False, section="9.7.3.17")
 def rsqrt_approx_ftz_f64(v: Algebra, a: Value) -> Value:
-    """1 / sqrt(a) of the upper 32 bits of a, in the upper 32 bits of d, whose others are 0; the GPU gives it within about 2^-20
-    of its value. Subnormal operands are zero."""
+    """1 / sqrt(a) of the upper 32 bits of a, in those of d, whose others are 0; on a GPU within about 2^-20. Subnormal operands
+    are zero."""
     return _gross(v, lambda x: v.const(1.0, F64) / v.sqrt(x), a)
 
 

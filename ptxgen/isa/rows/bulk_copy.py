@@ -28,7 +28,7 @@ def mbarrier_init(v: Algebra, a: Address, count: Value, space: str) -> None:
           defaults={"space": "shared::cta"}, sm=90, ptx=(8, 0), name="mbarrier_arrive_expect_tx",
           section="9.7.13.15.13")  # fmt: skip
 def mbarrier_arrive_expect_tx(v: Algebra, a: Address, tx: Value, space: str) -> Value:
-    """Have the phase of the mbarrier [a] wait for `tx` more bytes of bulk copies, then arrive; d is the state before."""
+    """Make the phase of the mbarrier [a] expect `tx` more bytes of bulk copies, then arrive; d is the state before."""
     return v.arrive_expecting(a, tx)
 
 
@@ -36,8 +36,8 @@ def mbarrier_arrive_expect_tx(v: Algebra, a: Address, tx: Value, space: str) -> 
           defaults={"space": "shared::cta"}, sm=90, ptx=(7, 8), name="mbarrier_try_wait_parity",
           bounds={"parity": (0, 1)}, section="9.7.13.15.16")  # fmt: skip
 def mbarrier_try_wait_parity(v: Algebra, a: Address, parity: Value, space: str) -> Value:
-    """Whether the phase of this parity, the one at hand or the one before it, is complete at the mbarrier [a]: what arrived and
-    was copied by then may be read. Waits some time for it; may be false after that, so ask in a loop."""
+    """Whether the phase of this parity, the current or the last one, is complete at the mbarrier [a]: what arrived and was
+    copied may then be read. It waits for a limited time, so call it in a loop."""
     return v.try_wait(a, parity)
 
 
@@ -46,8 +46,8 @@ def mbarrier_try_wait_parity(v: Algebra, a: Address, parity: Value, space: str) 
                    bounds={"size": range(0, 1 << 20, 16)}, name="cp_async_bulk",
                    effect=Effect.BULK_COPY, unit=Unit.GLOBAL, section="9.7.9.25.4.1")  # fmt: skip
 def cp_async_bulk(v: Algebra, a: Address, b: Address, size: Value, barrier: Address, to: str) -> None:
-    """Start to copy `size` bytes, a multiple of 16, from [b] to shared memory [a], both at multiples of 16. Once that is done,
-    the phase of the mbarrier [barrier] waits for so many bytes less."""
+    """Start to copy `size` bytes, a multiple of 16, from [b] to shared memory [a], both at multiples of 16. Completion counts
+    the bytes at the mbarrier [barrier]."""
     v.copy_bulk(a, b, size, barrier)
 
 

@@ -28,7 +28,7 @@ def brx_idx(v: Algebra, index: Value, uni: str = "") -> None:
 
 @instruction("call.{uni?}", uni=UNI, function="symbol", effect=Effect.CALL, section="9.7.12.5")
 def call(v: Algebra, uni: str = "") -> None:
-    """Call a device function. In the text the parenthesised results stand before its name and the arguments after it."""
+    """Call a device function; in the text results precede its name, arguments follow it."""
 
 
 @instruction("ret.{uni?}", uni=UNI, effect=Effect.RETURN, section="9.7.12.6")
@@ -75,8 +75,7 @@ def _reductions(opcode: str, name: str, aligned: str = "", ptx: tuple[int, int] 
 
 
 def bar_red(v: Algebra, a: Value, *rest: Value, op: str, aligned: str = "") -> Value:
-    """Wait at barrier a (0..15) as `bar.sync` does; d is for how many of the threads that waited c holds, or whether for all
-    (and) or any (or)."""
+    """As `bar.sync`, then d is in how many of the threads c holds, or whether in all (and) or any (or)."""
     *count, c = rest
     holding = v.barrier_count(~c if op == "and" else c, a, *count)
     return {"popc": lambda: holding, "and": lambda: holding == 0, "or": lambda: holding != 0}[op]()
@@ -110,7 +109,7 @@ def fence(v: Algebra, scope: str, sem: str = "") -> None:
 @instruction("griddepcontrol.{action}", action=("launch_dependents", "wait"), sm=90, ptx=(7, 8), effect=Effect.GRID_CONTROL,
              section="9.7.13.13")  # fmt: skip
 def griddepcontrol(v: Algebra, action: str) -> None:
-    """Let the next grid start early, or wait until the grids before this one have finished and their writes are seen."""
+    """Let the next grid start early, or wait until earlier grids have finished and their writes are visible."""
     if action == "wait":
         v.barrier("grid")
     else:

@@ -110,8 +110,7 @@ def cvt_to_integer(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = 
 @instruction("cvt.{rnd}.{ftz?}.{sat?}.{to}.{of}", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, to=("f16", "f32"), of=("f32", "f64"),
              d="{to}+", a="{of}+", defaults=RN, rule=_narrows)  # fmt: skip
 def cvt_narrow(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = "", sat: str = "") -> Value:
-    """Float to a narrower float, rounded as `rnd` says. `ftz` flushes an f32 result; a subnormal f32 that becomes f16 is
-    rounded as it is, for the GPU's conversion has no flushing variant."""
+    """Float to a narrower float, rounded by `rnd`. `ftz` flushes an f32 result, not a subnormal f32 that becomes f16."""
     d = _rounded(v, a, dtype(to), rnd)
     d = saturate(v, flushed_result(v, d, rnd, lambda wide: wide, a) if ftz and to == "f32" else d, sat)
     return d if of == "f64" else v.canonical(d)
@@ -165,8 +164,8 @@ def cvt_integral(v: Algebra, a: Value, to: str, of: str, rnd: str = "", ftz: str
     "cvt.{rnd}.{to}.f32", rnd=("rna",), to=("tf32",), d="b32:{to}", a="f32", defaults={"rnd": "rna"}, sm=80, ptx=(7, 0)
 )
 def cvt_tf32(v: Algebra, a: Value, rnd: str, to: str) -> Value:
-    """f32 to tf32 (10 bits of fraction in the place of 23), ties away from zero. Of a NaN the low 13 bits are cut off, as the
-    assembler's sequence for every GPU does; one that has no others becomes infinity."""
+    """f32 to tf32 (10 bits of fraction), ties away from zero. Of a NaN the low 13 bits are cut off; one without others becomes
+    infinity."""
     word = v.bits(a, U32)
     special = (word & 0x7F800000) == 0x7F800000
     return v.bits(v.select(special, word, word + 0x1000) & 0xFFFFE000, B32)

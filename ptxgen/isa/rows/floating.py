@@ -48,21 +48,21 @@ def copysign(v: Algebra, a: Value, b: Value, type: str) -> Value:
 @f64("add.{rnd?}.f64", rnd=ROUNDINGS, b="f64", name="add", defaults=RN, section="9.7.3.3")
 @f32("add.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", name="add", defaults=RN, section="9.7.3.3")
 def add_float(v: Algebra, a: Value, b: Value, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
-    """d = a + b, rounded as `rnd` says; without it the assembler may contract it with a product."""
+    """d = a + b, rounded by `rnd`; without it ptxas may contract it with a product."""
     return float_op(v, lambda a, b: a + b, a, b, rnd=rnd, ftz=ftz, sat=sat)
 
 
 @f64("sub.{rnd?}.f64", rnd=ROUNDINGS, b="f64", name="sub", defaults=RN, section="9.7.3.4")
 @f32("sub.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", name="sub", defaults=RN, section="9.7.3.4")
 def sub_float(v: Algebra, a: Value, b: Value, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
-    """d = a - b, rounded as `rnd` says; without it the assembler may contract it with a product."""
+    """d = a - b, rounded by `rnd`; without it ptxas may contract it with a product."""
     return float_op(v, lambda a, b: a - b, a, b, rnd=rnd, ftz=ftz, sat=sat)
 
 
 @f64("mul.{rnd?}.f64", rnd=ROUNDINGS, b="f64", name="mul", defaults=RN, section="9.7.3.5")
 @f32("mul.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", name="mul", defaults=RN, section="9.7.3.5")
 def mul_float(v: Algebra, a: Value, b: Value, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
-    """d = a * b, rounded as `rnd` says; without it the assembler may contract it with a sum."""
+    """d = a * b, rounded by `rnd`; without it ptxas may contract it with a sum."""
     return float_op(v, lambda a, b: a * b, a, b, rnd=rnd, ftz=ftz, sat=sat)
 
 
@@ -100,13 +100,13 @@ def sqrt_float(v: Algebra, a: Value, rnd: str, ftz: str = "") -> Value:
 
 @f32("abs.{ftz?}.f32", unit=Unit.ALU, ftz=FTZ, name="abs", section="9.7.3.9")
 def abs_f32(v: Algebra, a: Value, ftz: str = "") -> Value:
-    """a without its sign; of a NaN the canonical one (an addition of -0 on the GPU; the ISA leaves it open)."""
+    """a without its sign; of a NaN the canonical one (as GPUs do; the ISA leaves it open)."""
     return v.canonical(v.abs(v.flush(a) if ftz else a))
 
 
 @f32("neg.{ftz?}.f32", unit=Unit.ALU, ftz=FTZ, name="neg", section="9.7.3.10")
 def neg_f32(v: Algebra, a: Value, ftz: str = "") -> Value:
-    """a with its sign turned; of a NaN the canonical one (an addition of -0 on the GPU; the ISA leaves it open)."""
+    """a with its sign turned; of a NaN the canonical one (as GPUs do; the ISA leaves it open)."""
     return v.canonical(-(v.flush(a) if ftz else a))
 
 

@@ -132,7 +132,7 @@ def div(v: Algebra, a: Value, b: Value, type: str) -> Value:
 
 @instruction("rem.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", unit=Unit.SPECIAL, section="9.7.1.9")
 def rem(v: Algebra, a: Value, b: Value, type: str) -> Value:
-    """What `div` leaves; it has the sign of a. By zero all ones, as `div` (what the GPU gives; the ISA leaves it open)."""
+    """The remainder, with the sign of a. By zero all ones, as `div` (as GPUs do; the ISA leaves it open)."""
     return v.rem(a, b)
 
 
@@ -188,8 +188,8 @@ def bfind(v: Algebra, a: Value, type: str, shiftamt: str = "") -> Value:
 
 @instruction("fns.b32", d="b32", a="b32", b="b32:u32", c="s32", section="9.7.1.17")
 def fns(v: Algebra, a: Value, b: Value, c: Value) -> Value:
-    """The place of the c-th bit of a that is 1, from place b (0..31) on: upwards, for negative c downwards; for 0 b itself if
-    its bit is 1. All ones if there is none."""
+    """The place of the c-th set bit of a from place b (0..31) on, downwards for negative c; for c = 0, b if its bit is set. All
+    ones if there is none."""
     word, start, count = v.bits(a, U32), v.bits(b, U32), v.bits(c, S32)
     one = v.const(1, U32)
     from_here = v.select(count > 0, ~((one << start) - 1), (one + 1 << start) - 1)

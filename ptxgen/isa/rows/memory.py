@@ -106,14 +106,14 @@ def ld_ordered(v: Algebra, a: Address, order: str, scope: str, type: str, space:
       prefetch=PREFETCH_SIZES, vec=VECTORS, effect=Effect.READ_ONLY_LOAD, rule=together(_vector_fits, _one_policy),
       section="9.7.9.9")  # fmt: skip
 def ld_nc(v: Algebra, a: Address, type: str, cop: str = "", evict: str = "", prefetch: str = "", vec: str = "") -> Any:
-    """Load through the read-only path: nobody may write the memory while the kernel runs."""
+    """Load through the read-only path memory that is not written while the kernel runs."""
     return _load(v, "global", a, type, vec)
 
 
 @load("ldu.{space?}.{vec?}.{type}", space=("global",), vec=("v2", "v4"), effect=Effect.READ_ONLY_LOAD, rule=_vector_fits,
       needs={}, section="9.7.9.10")  # fmt: skip
 def ldu(v: Algebra, a: Address, type: str, space: str = "", vec: str = "") -> Any:
-    """Load what nobody may write while the kernel runs, from one address for all threads of the warp."""
+    """Load memory that is not written while the kernel runs, from one address for all threads of the warp."""
     return _load(v, state_space(space), a, type, vec)
 
 

@@ -76,10 +76,8 @@ def _rows(name: str, count: int, number: int) -> None:
             total = total + part
         return v.bits(total, dtype(type))
 
-    of = f"of the {PARTS[count]} of a and b, which a_type and b_type extend"
-    merged.__doc__ = (
-        f"{what}, {of}; with `sat` clamped to the range of {PARTS[count]} of d. c, which is for masks, is not used."
-    )
+    of = f"by {PARTS[count]}, which a_type and b_type extend"
+    merged.__doc__ = f"{what}, {of}; with `sat` clamped to {PARTS[count]} of d. c (for masks) is not used."
     added.__doc__ = f"{what}, {of}; d is their sum and c."
     row = partial(
         instruction, type=WORDS, d="{type}", a="{a_type}", b="{b_type}", c="{type}", name=f"{name}{count}",
@@ -108,8 +106,8 @@ def _comparisons(count: int, number: int) -> None:
             total = total + part
         return v.bits(total, U32)
 
-    of = f"{PARTS[count]} of a and b, which a_type and b_type extend"
-    merged.__doc__ = f"Compare the {of}; 1 or 0 in those of d. c, which is for masks, is not used."
+    of = f"{PARTS[count]}, which a_type and b_type extend"
+    merged.__doc__ = f"Compare the {of}; 1 or 0 in those of d. c (for masks) is not used."
     added.__doc__ = f"Compare the {of}; d is c and how many hold."
     for add, meaning in (("", merged), (".add", added)):
         instruction(

@@ -26,8 +26,8 @@ def members(v: Algebra, mask: Value) -> Value:
 @instruction("shfl.sync.{mode}.b32", mode=("up", "down", "bfly", "idx"), d="b32", dp="pred?", a="b32", b="b32:u32", c="b32:u32",
              mask="b32:u32", unit=Unit.SHUFFLE, lanes=LaneResult.SHUFFLED, section="9.7.9.6")  # fmt: skip
 def shfl(v: Algebra, a: Value, b: Value, c: Value, mask: Value, mode: str) -> tuple[Value, Value]:
-    """The value of a in another lane: b lanes up or down, lane ^ b, or lane b. c holds the last lane (bits 0-4) and the
-    width of the segments as a mask (bits 8-12). Out of range, a lane keeps its own value and the predicate is false."""
+    """The value of a in another lane: b lanes up or down, lane ^ b, or lane b. c: the last lane (bits 0-4), the mask of a
+    segment (bits 8-12). Out of range, a lane keeps its own value and the predicate is false."""
     lane, by, bounds = v.bits(v.lane(), S32), v.bits(b, S32) & 31, v.bits(c, S32)
     segment = (bounds >> 8) & 31
     first = lane & segment

@@ -20,8 +20,8 @@ SHAPES = tuple(f"m64n{n}k16" for n in WIDTHS)
 
 @instruction("wgmma.fence.sync.aligned", name="wgmma_fence", effect=Effect.PRODUCT_FENCE, section="9.7.15.7.1")
 def wgmma_fence(v: Algebra) -> None:
-    """Let the products that follow see the registers that were written before: before the first one, and wherever others than
-    products of the same shape have written (accumulators) or read or written (a) their registers since."""
+    """Let later products see registers written before: before the first one, and after others than products of the same shape
+    wrote accumulators, or read or wrote a."""
     v.product_fence()
 
 
@@ -45,10 +45,10 @@ def wgmma_wait_group(v: Algebra, pending: int) -> None:
              updates="c", canonical_nan=True, section="9.7.15.5.2")  # fmt: skip
 def wgmma_mma_async(v: Algebra, c: tuple[Value, ...], a: tuple[Value, ...], b: Value, scale_d: Value, scale_a: int,
                     scale_b: int, trans_b: int, shape: str, a_type: str, b_type: str) -> tuple[Value, ...]:  # fmt: skip
-    """c = a b + c, or a b where scale_d is false, begun now and done when its group was waited for. Warp w of the four has
-    rows 16 w to 16 w + 15 of a [64, 16] and c [64, n], in the fragments of mma m16n8k16; b, [n, 16] and K-major, is in shared
-    memory, as the descriptor says (`matrix_descriptor` makes one). scale_a, scale_b: 1, or -1 to negate; trans_b: 0. Summed in
-    f32 in the order of k; a GPU sums in another."""
+    """c = a b + c, or a b where scale_d is false; done when its group was waited for. Warp w has rows 16 w to 16 w + 15 of
+    a [64, 16] and c [64, n], in the fragments of mma m16n8k16; b, [n, 16] and K-major, is in shared memory
+    (`matrix_descriptor`). scale_a, scale_b: 1, or -1 to negate; trans_b: 0. Summed in f32 in the order of k; a GPU sums in
+    another."""
     if trans_b or scale_a not in (1, -1) or scale_b not in (1, -1):
         raise ValueError(f"scales are 1 or -1 and trans_b is 0, got {scale_a}, {scale_b} and {trans_b}")
     return v.product(c, a, b, scale_d, a_type, negative=scale_a != scale_b)
@@ -57,14 +57,13 @@ def wgmma_mma_async(v: Algebra, c: tuple[Value, ...], a: tuple[Value, ...], b: V
 @instruction("fence.proxy.{proxy}", proxy=("async", "async.global", "async.shared::cta"), name="fence_proxy", feature="",
              effect=Effect.PROXY_FENCE, section="9.7.13.4")  # fmt: skip
 def fence_proxy(v: Algebra, proxy: str) -> None:
-    """Let asynchronous products and bulk copies see what the thread's ordinary instructions, cp.async among them, have written
-    (and it has waited for), and overwrite what these have read. It is for what comes before it in causality order: a barrier
-    before it is for what other threads did, one after it for other threads' products and copies."""
+    """Let asynchronous products and bulk copies see what ordinary instructions have written, and overwrite what they have read,
+    earlier in causality order: a barrier before it includes other threads' accesses, one after it their products and copies."""
     v.proxy_fence(proxy)
 
 
 @instruction("setmaxnreg.{action}.sync.aligned.u32", action=("inc", "dec"), count="imm", bounds={"count": range(24, 257, 8)},
              effect=Effect.NONE, section="9.7.19.5")  # fmt: skip
 def setmaxnreg(v: Algebra, count: int, action: str) -> None:
-    """Ask for more registers a thread, or give some back: `count` of them, 24 to 256, a multiple of 8, by all four warps."""
+    """Take more registers a thread, or give some back: `count`, 24 to 256, a multiple of 8, by all four warps."""
     v.no_effect()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, takewhile
 
 from ptxgen.isa.instructions import ROWS
 from ptxgen.isa.operand_spec import OperandKind
@@ -33,32 +35,39 @@ VIDEO = {
     "9.7.18.2.1": "vadd2-vsub2-vavrg2-vabsdiff2-vmin2-vmax2", "9.7.18.2.2": "vset2",
     "9.7.18.2.3": "vadd4-vsub4-vavrg4-vabsdiff4-vmin4-vmax4", "9.7.18.2.4": "vset4",
 }  # fmt: skip
-HEADER = "| builder | text | modifiers | operands | what it does | needs | PTX ISA |"
-RULE = "|---|---|---|---|---|---|---|"
+LEAST = "sm_75, 6.3"
+"""What a row needs if the page does not say it."""
 BAR = "\\|"
+TAIL = 30
+"""Characters that the ends of two summaries have in common at least, for their rows to be one."""
 
 
 def page() -> str:
-    """The page, in Markdown."""
+    """The page, in Markdown. Cells touch their bars: the page is not read as it stands."""
     lines = [
         "# Instructions",
         "",
         "Every PTX instruction that `ptxgen` knows: a builder method, a line the emulator runs, a line the verifier checks.",
         "Written by `python -m tests.ptxgen.isa.reference docs/instructions.md` from the table in `ptxgen/isa`; do not edit.",
         "",
-        "What stands in braces may be left out. A modifier's value in bold is what the builder writes when the author says",
-        "nothing. `b32 of f16` are bits that hold this type, or the one that a modifier names: builder methods take registers",
-        "of it (`f16x2`; of integers `u32` and `s32`) and plain bits. *Needs* is the least GPU and PTX version of the row,",
-        "then what single modifiers ask for beyond it.",
+        "* *Builder*: the method of `k`, with a link to its section of the PTX ISA.",
+        "* *Text*: optional parts are in braces. `name=` lists the values of a modifier, the builder's default in bold.",
+        "  Operands without a type have that of `type`, of `a_type` for `a`, or else the last one of the text. `b32 of f16` is",
+        "  bits that hold f16: the builder takes registers of that type (`f16x2`; of integers `u32` and `s32`) and plain bits.",
+        f"* *Needs*: the least GPU and PTX version, if not {LEAST}; then what single modifiers need. Where it differs by the",
+        "  text, it is in parentheses after the text.",
         "",
     ]
     for prefix, title, anchor in CHAPTERS:
-        members = [row for row in ROWS if row.section.startswith(prefix)]
-        lines += [f"## {title}", "", HEADER, RULE]
-        lines += [_line(row, anchor) for row in sorted(members, key=_section)]
+        members = sorted((row for row in ROWS if row.section.startswith(prefix)), key=_section)
+        lines += [f"## {title}", "", "|builder|text|does|needs|", "|---|---|---|---|"]
+        lines += [_line(rows, tail, anchor) for rows, tail in _grouped(members)]
         lines.append("")
-    lines += ["## Special registers", "", "| register | type | holds | PTX ISA |", "|---|---|---|---|"]
-    lines += [f"| `{r.name}` | {r.type} | {r.meaning} | {r.section} |" for r in SPECIAL_REGISTERS]
+    lines += ["## Special registers", "", "|register|type|holds|PTX ISA|", "|---|---|---|---|"]
+    for _, same in groupby(SPECIAL_REGISTERS, lambda r: (re.sub(r"\.[xyz]$", "", r.name), r.section)):
+        registers = list(same)
+        first, holds = registers[0], registers[0].meaning.removesuffix(", x")
+        lines.append(f"|{' '.join(f'`{r.name}`' for r in registers)}|{first.type}|{holds}|{first.section}|")
     return "\n".join(lines) + "\n"
 
 
@@ -66,22 +75,61 @@ def _section(row: Instruction) -> list[int]:
     return [int(part) for part in row.section.split(".")]
 
 
-def _line(row: Instruction, anchor: str) -> str:
-    needs = [f"sm_{row.sm}{row.feature}, {row.ptx[0]}.{row.ptx[1]}"]
+def _grouped(rows: Iterable[Instruction]) -> Iterator[tuple[list[Instruction], str]]:
+    """The rows of each line of the page, with the end of their summaries that is said once: rows of one section that do the
+    same, or have the same text but for the mnemonic and summaries that end alike."""
+    groups: list[tuple[list[Instruction], str]] = []
+    for row in rows:
+        for number, (group, tail) in enumerate(groups):
+            if group[0].section != row.section:
+                continue
+            if _summary(group[0]) == _summary(row) and _summary(row) == tail:
+                group.append(row)
+                break
+            common = _common_tail(tail, _summary(row))
+            if _text(group[0], "") == _text(row, "") and len(common) > TAIL and group[0].name != row.name:
+                groups[number] = ([*group, row], common)
+                break
+        else:
+            groups.append(([row], _summary(row)))
+    return iter(groups)
+
+
+def _common_tail(one: str, other: str) -> str:
+    """The common end of two summaries, from a comma on."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(one), reversed(other), strict=False))
+    common = "".join(letter for letter, _ in same)[::-1]
+    return common if common == one else common[common.find(", ") :] if ", " in common else ""
+
+
+def _summary(row: Instruction) -> str:
+    return " ".join(row.summary.split())
+
+
+def _line(rows: Sequence[Instruction], tail: str, anchor: str) -> str:
+    builders = {row.name: f"[`{row.name}`]({MANUAL}{anchor}-{_anchor(row)})" for row in rows}
+    needs = ["; ".join(_needs(row)).removeprefix(LEAST).removeprefix("; ") for row in rows]
+    alike = len(set(needs)) == 1
+    if _summary(rows[0]) == tail:
+        does = tail
+        texts: dict[str, dict[str, None]] = {}
+        for row, need in zip(rows, needs, strict=True):
+            types = "; ".join((*_modifiers(row), *_operands(row))) + (f" ({need})" if need and not alike else "")
+            texts.setdefault(f"`{_text(row, row.mnemonic)}`", {})[types] = None
+        text = "<br>".join(f"{form} {' *or* '.join(variants)}".strip() for form, variants in texts.items())
+    else:
+        does = "; ".join(f"`{row.mnemonic}`: {_summary(row).removesuffix(tail)}" for row in rows) + tail
+        text = f"`{_text(rows[0], 'NAME')}` {'; '.join((*_modifiers(rows[0]), *_operands(rows[0])))}"
+    cells = (" ".join(builders.values()), text, does, needs[0] if alike else "")
+    return f"|{'|'.join(cell.replace('|', BAR) for cell in cells)}|"
+
+
+def _needs(row: Instruction) -> Iterator[str]:
+    yield f"sm_{row.sm}{row.feature}, {row.ptx[0]}.{row.ptx[1]}"
     for name, (sm, ptx) in row.needs.items():
         slot, _, value = name.partition("=")
         if any(s.name == slot and (not value or value in s.values) for s in row.modifiers):
-            needs.append(f"`{value or slot}`: sm_{max(sm, row.sm)}, {ptx[0]}.{ptx[1]}")
-    cells = [
-        f"`{row.name}`",
-        f"`{_form(row)}`",
-        "; ".join(_modifiers(row)),
-        "; ".join(_operands(row)),
-        " ".join(row.summary.split()),
-        "; ".join(needs),
-        f"[{row.section}]({MANUAL}{anchor}-{_anchor(row)})",
-    ]
-    return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
+            yield f"`{value or slot}`: sm_{max(sm, row.sm)}, {ptx[0]}.{ptx[1]}"
 
 
 def _anchor(row: Instruction) -> str:
@@ -108,11 +156,11 @@ def _anchor(row: Instruction) -> str:
     return exact.get(row.name) or together.get(row.mnemonic, row.mnemonic)
 
 
-def _form(row: Instruction) -> str:
-    """As the PTX ISA writes it: what may be missing in braces."""
-    text = row.mnemonic
+def _text(row: Instruction, mnemonic: str) -> str:
+    """As the PTX ISA writes it, optional parts in braces; a modifier that has one value as this value."""
+    text = mnemonic
     for slot in row.slots:
-        word = slot.name or slot.values[0]
+        word = slot.name if slot.name and len(slot.values) > 1 else slot.values[0]
         text += f"{{.{word}}}" if slot.optional else f".{word}"
     for place in row.operands:
         named = f"[{place.name}]" if place.spec.kind is OperandKind.ADDRESS else place.name
@@ -121,17 +169,26 @@ def _form(row: Instruction) -> str:
         elif place is row.operands[0]:
             text += f" {named}"
         else:
-            text += f"{{, {named}}}" if place.optional else f", {named}"
+            text += f"{{,{named}}}" if place.optional else f",{named}"
     return text
 
 
 def _modifiers(row: Instruction) -> Iterator[str]:
+    """The values of each modifier that has several, or a value with another name."""
+    names: dict[str, list[str]] = {}
     for slot in row.modifiers:
-        values = (f"**{value}**" if value == row.defaults.get(slot.name) else value for value in slot.values)
-        yield f"{slot.name}: {' '.join(values)}"
+        if len(slot.values) > 1 or (slot.optional and slot.name != slot.values[0]):
+            values = (f"**{value}**" if value == row.defaults.get(slot.name) else value for value in slot.values)
+            names.setdefault("/".join(values), []).append(slot.name)
+    for values, of in names.items():
+        yield f"{','.join(of)}={values}"
 
 
 def _operands(row: Instruction) -> Iterator[str]:
+    """The operands of each type, without those that the page's first lines explain."""
+    known = {slot.name: slot.values[0] for slot in row.modifiers if len(slot.values) == 1}
+    last = row.slots[-1].values[0] if row.slots and not any(slot.name == "type" for slot in row.slots) else ""
+    names: dict[str, list[str]] = {}
     for place in row.operands:
         spec = place.spec
         if spec.kind is not OperandKind.VALUE:
@@ -139,12 +196,17 @@ def _operands(row: Instruction) -> Iterator[str]:
         elif spec.like:
             words = f"as {spec.like}"
         elif spec.modifier:
-            words = ("twice " if spec.twice else "") + spec.modifier
+            words = ("twice " if spec.twice else "") + known.get(spec.modifier, spec.modifier)
         else:
-            words = " or ".join(map(str, spec.types))
+            words = "/".join(map(str, spec.types))
         words += (" or wider" if spec.wider else "") + (", or a vector" if spec.vec else "")
-        words += (f"[{spec.braces}]" if spec.braces else "") + (f" of {spec.holds.strip('{}')}" if spec.holds else "")
-        yield f"{place.name}: {words}"
+        words += (f"[{spec.braces}]" if spec.braces else "") + (
+            f" of {known.get(holds, holds)}" if (holds := spec.holds.strip("{}")) else ""
+        )
+        if words not in ("address", "type", f"{place.name}_type", last):
+            names.setdefault(words, []).append(place.name)
+    for words, of in names.items():
+        yield f"{','.join(of)}: {words}"
 
 
 def main() -> None:

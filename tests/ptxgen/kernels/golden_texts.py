@@ -1,6 +1,6 @@
-"""golden/ptx: the text of the first sample shape of each kernel, so that no text changes unseen. NAME.ptx holds it whole for
-REPRESENTATIVES, which a reviewer reads; digests.json has by target the SHA-256 of every kernel's text in its canonical form,
-which names and comments are no part of (tests/oracle/texts.py)."""
+"""golden/ptx: the texts of kernels, so that no text changes unseen. digests.json has, by kernel and target, the SHA-256 of the
+text of the first sample shape in its canonical form, without names and comments (tests/oracle/texts.py). NAME.ptx is a whole
+text, for reviewers: of the kernels in whole_texts.py, at the small shapes given there, for the oldest GPU."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from typing import IO
 
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import Nonconformity
+from ptxgen.kernels.registry import find
 from ptxgen.target import DEFAULT, Target
 from ptxgen.toolchain.module import emit
 from tests.oracle.texts import canonical
 from tests.paths import GOLDEN
-from tests.ptxgen.kernels.catalogue import REPRESENTATIVES
+from tests.ptxgen.kernels.whole_texts import WHOLE
 
 FOLDER = GOLDEN / "ptx"
 TARGETS = (DEFAULT, Target(80), Target(90))
 
 Texts = Mapping[str, str]
-"""By target, the text of a kernel. The whole text that is kept is the first, that for the oldest GPU."""
+"""By target, the text of a kernel; the oldest GPU first."""
 
 Digests = dict[str, dict[str, str]]
 """By kernel and target, the SHA-256 of a text's canonical form in hexadecimal."""
@@ -36,6 +37,14 @@ def texts(kernel: KernelType) -> Texts:
     return {target.name: emit(kernel, target).text for target in meant}
 
 
+def whole(name: str) -> str:
+    """The text of a kernel of WHOLE that is kept: at its small shape, for the oldest GPU."""
+    entry = find(name)
+    first = next(iter(entry.cases())).parameters()
+    shape = {parameter: value for parameter, value in first.items() if parameter in entry.parameters}
+    return next(iter(texts(entry.make(**shape | WHOLE[name])).values()))
+
+
 def digests(folder: Path = FOLDER) -> Digests:
     with _opened(folder, "r", fcntl.LOCK_SH) as file:
         return _read(file)
@@ -43,12 +52,12 @@ def digests(folder: Path = FOLDER) -> Digests:
 
 def check(name: str, texts: Texts, folder: Path = FOLDER) -> None:
     """Raise Nonconformity that names the kernel unless its texts are those that were kept."""
-    whole = folder / f"{name}.ptx"
-    if name in REPRESENTATIVES:
-        kept, now = whole.read_text(encoding="ascii") if whole.exists() else "", next(iter(texts.values()))
+    if name in WHOLE:
+        path, now = folder / f"{name}.ptx", whole(name)
+        kept = path.read_text(encoding="ascii") if path.exists() else ""
         if kept != now:
             lines = kept.splitlines(), now.splitlines()
-            diff = difflib.unified_diff(*lines, f"golden/ptx/{whole.name}", "now", lineterm="")
+            diff = difflib.unified_diff(*lines, f"golden/ptx/{path.name}", "now", lineterm="")
             raise Nonconformity("\n".join([f"the text of {name} changed:", *diff]))
     known = digests(folder).get(name, {})
     changed = [target for target, digest in digests_of(texts).items() if known.get(target) != digest]
@@ -59,8 +68,8 @@ def check(name: str, texts: Texts, folder: Path = FOLDER) -> None:
 def update(name: str, texts: Texts, folder: Path = FOLDER) -> None:
     """Keep these texts from now on. Tests that run in parallel may do so together."""
     folder.mkdir(parents=True, exist_ok=True)
-    if name in REPRESENTATIVES:
-        (folder / f"{name}.ptx").write_text(next(iter(texts.values())), encoding="ascii")
+    if name in WHOLE:
+        (folder / f"{name}.ptx").write_text(whole(name), encoding="ascii")
     with _opened(folder, "a+", fcntl.LOCK_EX) as file:
         known = _read(file)
         known[name] = digests_of(texts)

@@ -14,9 +14,12 @@ from ptxgen.conformance.report import Check, planned
 from ptxgen.conformance.testing import checks_test
 from ptxgen.conformance.type_checks import tails
 from ptxgen.errors import Nonconformity
+from ptxgen.formats import FORMATS
+from ptxgen.kernels.dequant.dequant_f16 import DequantF16
 from ptxgen.kernels.registry import KernelEntry, find
 from tests.ptxgen.kernels import golden_outputs, golden_texts
 from tests.ptxgen.kernels.catalogue import ENTRIES, REPRESENTATIVES
+from tests.ptxgen.kernels.whole_texts import READ_IN_OTHERS, WHOLE
 
 every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 
@@ -67,17 +70,22 @@ def test_every_golden_file_belongs_to_a_kernel_and_every_kernel_has_its_own() ->
     names = {entry.name for entry in ENTRIES}
     assert {path.stem for path in golden_outputs.FOLDER.glob("*.npz")} == names
     assert set(golden_texts.digests()) == names
-    whole = {f"{name}.ptx" for name in REPRESENTATIVES}
+    whole = {f"{name}.ptx" for name in WHOLE}
     assert {path.name for path in golden_texts.FOLDER.iterdir()} == {*whole, "digests.json"}
 
 
-def test_a_kernel_that_sums_floats_by_tensor_cores_says_that_a_gpu_has_other_bits() -> None:
-    for entry in ENTRIES:
-        if entry.name in REPRESENTATIVES:
-            text = (golden_texts.FOLDER / f"{entry.name}.ptx").read_text()
-            assert entry.type.emulator_bits is not bool(re.search(r"mma\.sync\S+\.row\.col\.f|wgmma\.mma_async\S+\.f", text)), (
-                entry.name
-            )
+def test_every_file_of_kernels_and_every_format_has_a_whole_text() -> None:
+    whole = [find(name) for name in WHOLE]
+    read = {base.__module__ for entry in whole for base in entry.type.__mro__}
+    assert {entry.type.__module__ for entry in ENTRIES} - read == set(READ_IN_OTHERS)
+    assert {entry.fixed["format"] for entry in whole if entry.type is DequantF16} == set(FORMATS.values())
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_kernel_that_sums_floats_by_tensor_cores_says_that_a_gpu_has_other_bits(name: str) -> None:
+    text = (golden_texts.FOLDER / f"{name}.ptx").read_text()
+    sums = re.search(r"mma\.sync\S+\.row\.col\.f|wgmma\.mma_async\S+\.f", text)
+    assert find(name).type.emulator_bits is not bool(sums)
 
 
 def test_golden_outputs_are_small() -> None:
