@@ -85,7 +85,7 @@ class GpuProfile:
         usual = {name for name, rule in RULES.items() if rule.usually_on(target, measured=measured)}
         if any(made.native.id in environment.gemv for made in REPACKED.values()):
             usual.discard("repack")  # the environment names a kernel for the blocks of the file
-        return cls(environment.precision or PRECISIONS[0], _named_in(environment), tables, _rules_in(environment, usual))
+        return cls(environment.precision or PRECISIONS[0], _named_in(environment), tables, _rules_in(environment.rules, usual))
 
     @classmethod
     def for_modules(cls, modules: Modules) -> Self:
@@ -95,14 +95,13 @@ class GpuProfile:
             return cls.for_device(modules.device)
         environment = settings()
         changing = {name: said for name, said in environment.rules.items() if not RULES[name].same_bits}
-        rules = _rules_in(replace(environment, rules=changing), USUAL)
-        return cls(modules.bundle.precision, _named_in(environment), rules=rules)
+        return cls(modules.bundle.precision, _named_in(environment), rules=_rules_in(changing, USUAL))
 
     @classmethod
     def from_environment(cls) -> Self:
         """What the environment says, without any measurement: the kernels of a bundle, which runs on any GPU."""
         environment = settings()
-        return cls(environment.precision or PRECISIONS[0], _named_in(environment), rules=_rules_in(environment, USUAL))
+        return cls(environment.precision or PRECISIONS[0], _named_in(environment), rules=_rules_in(environment.rules, USUAL))
 
     def allows(self, name: str) -> bool:
         """Whether this rule is on, and those without which it does nothing. ArgumentError for an unknown name."""
@@ -271,9 +270,9 @@ def _named_in(environment: Settings) -> Mapping[str, str]:
     return environment.gemv
 
 
-def _rules_in(environment: Settings, usual: Collection[str]) -> frozenset[str]:
-    """The rules that are on: as the environment says, else the usual ones."""
-    return frozenset(name for name in RULES if environment.rules.get(name, name in usual))
+def _rules_in(said: Mapping[str, bool], usual: Collection[str]) -> frozenset[str]:
+    """The rules that are on: those said to be, else the usual ones."""
+    return frozenset(name for name in RULES if said.get(name, name in usual))
 
 
 def _source(format: Format, variant: str) -> str:
