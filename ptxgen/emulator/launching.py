@@ -153,6 +153,7 @@ class Running:
             c[Slot.PARAMETERS], c[Slot.PARAMETER_BYTES] = start + REDZONE, len(launch.params)
             c[Slot.NCTAID_X], c[Slot.NCTAID_Y], c[Slot.NCTAID_Z] = self.grid
             c[Slot.QUANTUM] = SANITIZED_QUANTUM if kernel.sanitize or turns else QUANTUM
+            c[Slot.TURN] = YIELD_COST
             c[Slot.BUDGET] = max(steps // c[Slot.QUANTUM] * YIELD_COST, YIELD_COST)
             c[Slot.DATA] = kernel.image.data_address
             c[Slot.EARLY] = launch.early

@@ -76,6 +76,7 @@ class Slot(IntEnum):
     IN_FLIGHT = 62  # 1 while launches before this one still run: threads that wait for them sleep (overlapping.py)
     FREED = 63  # ASKED where launches overlap, 1 once a thread of the block has let the next one start; else 0
     LAUNCH_EPOCH = 64  # where launches overlap: the first epoch of the blocks of this one; else 0
+    TURN = 65  # what a turn of a block may take from the budget before it ends
 
 
 BARRIERS = 16

@@ -1,6 +1,7 @@
 """Runs launches of one device that overlap as programmatic dependent launch lets them (PTX ISA 9.7.13.13), in an order that a
 seed chooses. A launch that starts early does so when all blocks of the one that it depends on have let it or ended; its threads
-go on at `griddepcontrol.wait` when that one has ended. A block's turn ends where it waits, and where it lets the next start.
+go on at `griddepcontrol.wait` when that one has ended. A block's turn ends where it waits, and where it lets the next start;
+with some seeds also at barriers, and in loops.
 
 Blocks take turns on one thread, as in together.py. To the sanitiser a launch comes after those that have certainly ended when
 it starts, whatever has happened in this order, and from its wait on after the one that it waited for and all before that. So
@@ -17,7 +18,7 @@ from ptxgen.emulator.launch_map import LaunchMap
 from ptxgen.emulator.launching import Launch, Running, usual_budget
 from ptxgen.emulator.layout import ASKED, FINISHED, PAUSED, STUCK, TIMED_OUT, Slot
 from ptxgen.emulator.memory_map import MemoryMap
-from ptxgen.emulator.runtime.schedule import SLEEP_COST
+from ptxgen.emulator.runtime.schedule import SLEEP_COST, YIELD_COST
 from ptxgen.emulator.runtime.shadow import OLDEST_EPOCH, SPAN
 from ptxgen.emulator.sanitizer import Finding
 from ptxgen.emulator.scratch import Scratch
@@ -27,6 +28,8 @@ from ptxgen.errors import ArgumentError
 
 _QUANTA = (1, 64, 1 << 12)
 """Backward jumps of a warp in a turn, of which the seed takes one."""
+_TURNS = (1, YIELD_COST)
+"""What a turn of a block takes from its budget, of which the seed takes one: it ends at the first barrier, or at none."""
 _IDLE_TURNS = 1 << 16
 """Turns in which blocks only slept, after which nothing is taken to come any more."""
 
@@ -143,13 +146,13 @@ class _Flights:
         self._policy = chance.choice(list(Policy))
         self._priorities = [chance.random() for _ in running]
         self.flights: list[_Flight] = []
-        first, quantum = 0, chance.choice(_QUANTA)
+        first, quantum, turn = 0, chance.choice(_QUANTA), chance.choice(_TURNS)
         for number, (one, edges) in enumerate(zip(running, after, strict=True)):
             flight = _Flight(number, one, edges, first)
             for index, scratch in enumerate(one.scratches):
                 c = scratch.context
                 c[Slot.BUDGET] = c[Slot.BUDGET] * c[Slot.QUANTUM] // quantum
-                c[Slot.QUANTUM], c[Slot.IN_FLIGHT], c[Slot.FREED] = quantum, 1, ASKED
+                c[Slot.QUANTUM], c[Slot.TURN], c[Slot.IN_FLIGHT], c[Slot.FREED] = quantum, turn, 1, ASKED
                 flight.blocks.append(_Block(scratch, index))
             self.flights.append(flight)
             first += len(flight.blocks)

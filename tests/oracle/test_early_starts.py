@@ -60,3 +60,9 @@ def test_every_early_start_of_a_token_is_proved(proved: list[KernelType]) -> Non
 def test_every_early_start_of_a_model_is_proved(subject: Subject, proved: list[KernelType]) -> None:
     assert subject.listing(LAYERS).count(" early;") > 3 * 5 * LAYERS
     assert len(set(proved)) > 10
+
+
+def test_no_launch_of_other_gpus_starts_early() -> None:
+    others = [subject for subject in SUBJECTS if subject not in EARLY]
+    assert others
+    assert not any(" early;" in subject.path.read_text(encoding="utf-8") for subject in others)

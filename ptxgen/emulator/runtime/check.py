@@ -259,10 +259,11 @@ def check(
             granules = ((size - 1) >> shift) + 1
             races = (say_touched(records.as_pointer(), b.null(), granules) & Verdict.WRITER) != 0
             promised = through_read_only_path & ~races
-            floor = c[Slot.LAUNCH_EPOCH].resized("i32")  # what launches before have written was over when this one started
-            mine["floor"] = (floor == 0).select(mine["floor"], floor)
-            with b.when(promised), b.when(written_in_launch(b, me, records.as_pointer(), granules, other)):
-                say(FindingKind.STALE, who(Fields(other, Record)))
+            with b.when(promised):
+                floor = c[Slot.LAUNCH_EPOCH].resized("i32")  # what launches before wrote was over when this one started
+                mine["floor"] = (floor == 0).select(mine["floor"], floor)
+                with b.when(written_in_launch(b, me, records.as_pointer(), granules, other)):
+                    say(FindingKind.STALE, who(Fields(other, Record)))
         with b.when(entry["written"] != 0):
             byte_by_byte((entry["written"] + address - entry["base"]).as_pointer())
         accept()

@@ -31,9 +31,9 @@ _BLOCKED_COST = 1
 SLEEP_COST = 64
 YIELD_COST = 1024
 """What a turn takes from the budget: _BLOCKED_COST where warps only meet at barriers, SLEEP_COST where some wait for others
-asleep, YIELD_COST where some warp used its quantum up. A block has had its turn, and pauses, when it has taken as much as the
-latter, and when only those that sleep could go on: then its turn has cost no more than SLEEP_COST if nothing else has happened
-in it. Within a turn it pauses when it is asked to (Slot.LIMIT), and goes on as if it had not."""
+asleep, YIELD_COST where some warp used its quantum up. A block has had its turn, and pauses, when it has taken as much as
+Slot.TURN, and when only those that sleep could go on: then its turn has cost no more than SLEEP_COST if nothing else has
+happened in it. Within a turn it pauses when it is asked to (Slot.LIMIT), and goes on as if it had not."""
 UNWRITTEN_BYTE = 0xFF
 """What shared and local memory holds before anything is written: NaN."""
 
@@ -107,7 +107,7 @@ def run_block(b: Builder, context: Value) -> None:
         turns.store(turns.load("i64") + yields.select(b.number(YIELD_COST, "i64"), rested))
         with b.when(turns.load("i64") > c[Slot.BUDGET]):
             b.ret(ENDLESS)
-        with b.when(idle.load("i1") | (turns.load("i64") >= begun + YIELD_COST)):
+        with b.when(idle.load("i1") | (turns.load("i64") >= begun + c[Slot.TURN])):
             rounds.stop()
     c[Slot.TURNS] = turns.load("i64")
     b.ret(PAUSED)

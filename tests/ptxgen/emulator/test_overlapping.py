@@ -71,6 +71,13 @@ def test_what_is_read_before_the_wait_is_old_or_new_by_the_seed() -> None:
     assert {run(EARLY_READ, seed, sanitize=False)[0]["b"] for seed in SEEDS} == {0, 7}
 
 
+def test_a_turn_may_end_at_a_barrier_and_in_a_loop() -> None:
+    stores = "mov.u32 %r5, 1;\nst.global.u32 [%rd2], %r5;\nbar.sync 0;\nmov.u32 %r5, 2;\nst.global.u32 [%rd2], %r5;"
+    loop = "L:\nadd.u32 %r5, %r5, 1;\nst.global.u32 [%rd2], %r5;\nsetp.lt.u32 %p1, %r5, 9;\n@%p1 bra L;"
+    plan = [One(f"{FREE}\n{stores}\n{loop}", "none", "a"), EARLY_READ[1]]
+    assert {run(plan, seed, sanitize=False)[0]["b"] for seed in range(100)} >= {0, 1, 3, 9}
+
+
 def test_what_is_read_before_the_wait_races_for_every_seed() -> None:
     for seed in SEEDS:
         _, findings = run(EARLY_READ, seed)
