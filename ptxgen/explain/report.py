@@ -109,10 +109,11 @@ def loop_title(loop: InnerLoop) -> str:
 def argument_rows(explanation: Explanation) -> list[tuple[str, str, str, str]]:
     """Of each argument: name, type, direction and bytes."""
     return [
-        (name, str(argument), argument.direction, f"{argument.nbytes:,}") if isinstance(argument, Array)
+        (name, str(argument), argument.direction, f"{argument.nbytes:,}")
+        if isinstance(argument, Array)
         else (name, str(argument), "in", "")
         for name, argument in explanation.kernel.signature().items()
-    ]  # fmt: skip
+    ]
 
 
 def accuracy_rows(explanation: Explanation) -> list[tuple[str, str]]:

@@ -19,8 +19,9 @@ NEEDS: dict[str, table.Need] = {"prefetch": (80, (7, 4)), "space=shared::cta": (
              prefetch=("L2::64B", "L2::128B", "L2::256B"), a="addr", b="global addr", size="imm", taken="u32?", name="cp_async",
              bounds={"size": (4, 8, 16)}, defaults={"space": "shared"}, needs=NEEDS,
              unit=Unit.GLOBAL, section="9.7.9.25.3.1")  # fmt: skip
-def cp_async(v: Algebra, a: Address, b: Address, size: int, taken: Value | None = None, *, cache: str, space: str,
-             prefetch: str = "") -> None:  # fmt: skip
+def cp_async(
+    v: Algebra, a: Address, b: Address, size: int, taken: Value | None = None, *, cache: str, space: str, prefetch: str = ""
+) -> None:
     """Start to copy `size` bytes (4, 8 or 16; only 16 with `cg`, which passes the L1 cache by) from [b] to shared memory [a];
     bytes past `taken` become 0."""
     v.copy_async(a, b, size, taken)

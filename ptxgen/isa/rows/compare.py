@@ -59,8 +59,9 @@ set_row = partial(instruction, to=SET_RESULTS, d="{to}", a="{of}", b="{of}", sec
 @setp_row("setp.{cmp}.{bool}.{ftz?}.{type}", cmp=FLOAT_ORDER, bool=BOOLEANS, ftz=FTZ, type=("f32", "f64"), c="pred",
           rule=_no_ftz_on_f64)  # fmt: skip
 @setp_row("setp.{cmp}.{bool}.{type}", cmp=EQUALITY, bool=BOOLEANS, type=BITS, c="pred")
-def setp(v: Algebra, a: Value, b: Value, c: Value | None = None, *, cmp: str, type: str, bool: str = "",
-         ftz: str = "") -> tuple[Value, Value]:  # fmt: skip
+def setp(
+    v: Algebra, a: Value, b: Value, c: Value | None = None, *, cmp: str, type: str, bool: str = "", ftz: str = ""
+) -> tuple[Value, Value]:
     """Compare; the second destination gets the opposite. With a third operand both are combined with it."""
     if ftz:
         a, b = v.flush(a), v.flush(b)
@@ -73,8 +74,9 @@ def setp(v: Algebra, a: Value, b: Value, c: Value | None = None, *, cmp: str, ty
 @instruction("setp.{cmp}.{bool}.{ftz?}.{type}", cmp=FLOAT_ORDER, bool=BOOLEANS, ftz=FTZ, type=("f16", "bf16"), d="pred",
              a="{type}", b="{type}", c="pred", needs=HALF_NEEDS, rule=_no_ftz_on_f64, name="setp",
              section="9.7.7.2")  # fmt: skip
-def setp_half(v: Algebra, a: Value, b: Value, c: Value | None = None, *, cmp: str, type: str, bool: str = "",
-              ftz: str = "") -> Value:  # fmt: skip
+def setp_half(
+    v: Algebra, a: Value, b: Value, c: Value | None = None, *, cmp: str, type: str, bool: str = "", ftz: str = ""
+) -> Value:
     """Compare; with a third operand, combined with it."""
     if ftz:
         a, b = v.flush(a), v.flush(b)
@@ -99,8 +101,9 @@ def setp_packed(v: Algebra, a: Value, b: Value, cmp: str, type: str, ftz: str = 
 @set_row("set.{cmp}.{bool}.{to}.{of}", cmp=SIGNED_ORDER, bool=BOOLEANS, of=SIGNED, c="pred")
 @set_row("set.{cmp}.{bool}.{ftz?}.{to}.{of}", cmp=FLOAT_ORDER, bool=BOOLEANS, ftz=FTZ, of=("f32", "f64"), c="pred",
          rule=_no_ftz_on_f64)  # fmt: skip
-def set_(v: Algebra, a: Value, b: Value, c: Value | None = None, *, cmp: str, to: str, of: str, bool: str = "",
-         ftz: str = "") -> Value:  # fmt: skip
+def set_(
+    v: Algebra, a: Value, b: Value, c: Value | None = None, *, cmp: str, to: str, of: str, bool: str = "", ftz: str = ""
+) -> Value:
     """Compare, giving all ones (1.0 for f32) or zero."""
     if ftz:
         a, b = v.flush(a), v.flush(b)
@@ -133,15 +136,17 @@ def set_half(v: Algebra, a: Value, b: Value, cmp: str, to: str, of: str, ftz: st
     return by_half(v, of, one, a, b)
 
 
-@instruction("selp.{type}", type=(*INTEGERS, "f32", "f64", *BITS), d="{type}", a="{type}", b="{type}", c="pred",
-             section="9.7.6.3")  # fmt: skip
+@instruction(
+    "selp.{type}", type=(*INTEGERS, "f32", "f64", *BITS), d="{type}", a="{type}", b="{type}", c="pred", section="9.7.6.3"
+)
 def selp(v: Algebra, a: Value, b: Value, c: Value, type: str) -> Value:
     """a where the predicate c holds, else b."""
     return v.select(c, a, b)
 
 
-@instruction("slct.{type}.s32", type=(*INTEGERS, "f32", "f64", *BITS), d="{type}", a="{type}", b="{type}", c="s32",
-             section="9.7.6.4")  # fmt: skip
+@instruction(
+    "slct.{type}.s32", type=(*INTEGERS, "f32", "f64", *BITS), d="{type}", a="{type}", b="{type}", c="s32", section="9.7.6.4"
+)
 @instruction("slct.{ftz?}.{type}.f32", ftz=FTZ, type=(*INTEGERS, "f32", "f64", *BITS), d="{type}", a="{type}", b="{type}",
              c="f32", section="9.7.6.4")  # fmt: skip
 def slct(v: Algebra, a: Value, b: Value, c: Value, type: str, ftz: str = "") -> Value:

@@ -48,9 +48,7 @@ def trap(v: Algebra) -> None:
 
 
 BOUNDS = {"a": range(16), "b": range(0, 1 << 32, 32)}
-block_barrier = partial(
-    instruction, a="u32", b="u32?", bounds=BOUNDS, effect=Effect.BLOCK_BARRIER, section="9.7.13.1"
-)  # fmt: skip
+block_barrier = partial(instruction, a="u32", b="u32?", bounds=BOUNDS, effect=Effect.BLOCK_BARRIER, section="9.7.13.1")
 
 
 @block_barrier("bar.sync", name="bar_sync")
@@ -99,8 +97,9 @@ def membar(v: Algebra, level: str) -> None:
     v.no_effect()
 
 
-@instruction("fence.{sem?}.{scope}", sem=("sc", "acq_rel"), scope=SCOPES, needs=CLUSTER_SCOPE, effect=Effect.FENCE,
-             section="9.7.13.4")  # fmt: skip
+@instruction(
+    "fence.{sem?}.{scope}", sem=("sc", "acq_rel"), scope=SCOPES, needs=CLUSTER_SCOPE, effect=Effect.FENCE, section="9.7.13.4"
+)
 def fence(v: Algebra, scope: str, sem: str = "") -> None:
     """Earlier accesses are seen before later ones by the threads of the scope."""
     v.no_effect()

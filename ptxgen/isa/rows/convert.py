@@ -116,10 +116,12 @@ def cvt_narrow(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = "", 
     return d if of == "f64" else v.canonical(d)
 
 
-@instruction("cvt.{rnd}.{relu?}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("bf16",), d="{to}", a="f32", defaults=RN, sm=80,
-             ptx=(7, 0))  # fmt: skip
-@instruction("cvt.{rnd}.{relu}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("f16",), d="{to}", a="f32", defaults=RN, sm=80,
-             ptx=(7, 0))  # fmt: skip
+@instruction(
+    "cvt.{rnd}.{relu?}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("bf16",), d="{to}", a="f32", defaults=RN, sm=80, ptx=(7, 0)
+)
+@instruction(
+    "cvt.{rnd}.{relu}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("f16",), d="{to}", a="f32", defaults=RN, sm=80, ptx=(7, 0)
+)
 def cvt_half(v: Algebra, a: Value, rnd: str, to: str, relu: str = "") -> Value:
     """f32 to bf16 or f16; with `relu` a negative number gives 0."""
     return v.canonical(rectify(v, _rounded(v, a, dtype(to), rnd), relu))
@@ -175,7 +177,7 @@ EIGHT_BITS = {"e4m3x2": (4, 3, 448.0), "e5m2x2": (5, 2, 57344.0)}
 """By the type of a pair: bits of the exponent and of the fraction of one, and the largest number."""
 from_pair = partial(
     instruction, rnd=("rn",), sat=("satfinite",), relu=RELU, defaults={"rnd": "rn", "sat": "satfinite"}, sm=89, ptx=(8, 1)
-)  # fmt: skip
+)
 
 
 def _to_eight_bits(v: Algebra, a: Value, to: str, relu: str) -> Value:

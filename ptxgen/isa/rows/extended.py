@@ -66,8 +66,9 @@ def mad_cc(v: Algebra, a: Value, b: Value, c: Value, half: str, type: str) -> Va
     return _add(v, v.mul_hi(a, b) if half == "hi" else a * b, c, carry_in=False, carry_out=True)
 
 
-@instruction("madc.{half}.{cc?}.{type}", half=("lo", "hi"), cc=CC, c="{type}", unit=Unit.MULTIPLY, reads_carry=True,
-             section="9.7.2.6")  # fmt: skip
+@instruction(
+    "madc.{half}.{cc?}.{type}", half=("lo", "hi"), cc=CC, c="{type}", unit=Unit.MULTIPLY, reads_carry=True, section="9.7.2.6"
+)
 def madc(v: Algebra, a: Value, b: Value, c: Value, half: str, type: str, cc: str = "") -> Value:
     """Half of a * b, plus c, plus the carry flag; with `cc` the flag gets the carry of the addition."""
     return _add(v, v.mul_hi(a, b) if half == "hi" else a * b, c, carry_in=True, carry_out=bool(cc))

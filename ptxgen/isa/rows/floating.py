@@ -68,10 +68,12 @@ def mul_float(v: Algebra, a: Value, b: Value, rnd: str = "rn", ftz: str = "", sa
 
 @f64("fma.{rnd}.f64", rnd=ROUNDINGS, b="f64", c="f64", name="fma", defaults=RN, section="9.7.3.6")
 @f64("mad.{rnd}.f64", rnd=ROUNDINGS, b="f64", c="f64", name="mad", defaults=RN, section="9.7.3.7")
-@f32("fma.{rnd}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", c="f32", name="fma", defaults=RN,
-     section="9.7.3.6")  # fmt: skip
-@f32("mad.{rnd}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", c="f32", name="mad", defaults=RN,
-     section="9.7.3.7")  # fmt: skip
+@f32(
+    "fma.{rnd}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", c="f32", name="fma", defaults=RN, section="9.7.3.6"
+)
+@f32(
+    "mad.{rnd}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", c="f32", name="mad", defaults=RN, section="9.7.3.7"
+)
 def fma_float(v: Algebra, a: Value, b: Value, c: Value, rnd: str, ftz: str = "", sat: str = "") -> Value:
     """d = a * b + c with one rounding."""
     return float_op(v, v.fma, a, b, c, rnd=rnd, ftz=ftz, sat=sat)

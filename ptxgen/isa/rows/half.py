@@ -53,8 +53,9 @@ def _sat_or_relu(modifiers: Mapping[str, str]) -> str:
          defaults=RN, needs={"relu": (80, (7, 0))}, rule=_sat_or_relu, section="9.7.4.4")  # fmt: skip
 @bf16_row("fma.{rnd}.{relu?}.{type}", rnd=RND, relu=RELU, b="{type}", c="{type}", name="fma", defaults=RN, sm=80, ptx=(7, 0),
           section="9.7.4.4")  # fmt: skip
-def fma_half(v: Algebra, a: Value, b: Value, c: Value, type: str, rnd: str, ftz: str = "", sat: str = "",
-             relu: str = "") -> Value:  # fmt: skip
+def fma_half(
+    v: Algebra, a: Value, b: Value, c: Value, type: str, rnd: str, ftz: str = "", sat: str = "", relu: str = ""
+) -> Value:
     """d = a * b + c with one rounding, half by half."""
     return by_half(v, type, lambda a, b, c: float_op(v, v.fma, a, b, c, ftz=ftz, sat=sat, relu=relu), a, b, c)
 

@@ -70,29 +70,33 @@ def mul_wide(v: Algebra, a: Value, b: Value, type: str) -> Value:
     return product(v, a, b)
 
 
-@instruction("mad.lo.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", c="{type}", unit=Unit.MULTIPLY,
-             section="9.7.1.4")  # fmt: skip
+@instruction(
+    "mad.lo.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", c="{type}", unit=Unit.MULTIPLY, section="9.7.1.4"
+)
 def mad(v: Algebra, a: Value, b: Value, c: Value, type: str) -> Value:
     """The low half of a * b, plus c."""
     return a * b + c
 
 
-@instruction("mad.hi.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", c="{type}", unit=Unit.MULTIPLY,
-             section="9.7.1.4")  # fmt: skip
+@instruction(
+    "mad.hi.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", c="{type}", unit=Unit.MULTIPLY, section="9.7.1.4"
+)
 def mad_hi(v: Algebra, a: Value, b: Value, c: Value, type: str) -> Value:
     """The high half of a * b, plus c."""
     return v.mul_hi(a, b) + c
 
 
-@instruction("mad.hi.{sat}.s32", sat=("sat",), d="s32", a="s32", b="s32", c="s32", name="mad_hi", unit=Unit.MULTIPLY,
-             section="9.7.1.4")  # fmt: skip
+@instruction(
+    "mad.hi.{sat}.s32", sat=("sat",), d="s32", a="s32", b="s32", c="s32", name="mad_hi", unit=Unit.MULTIPLY, section="9.7.1.4"
+)
 def mad_hi_sat(v: Algebra, a: Value, b: Value, c: Value, sat: str) -> Value:
     """The high half of a * b, plus c, clamped to the range of s32."""
     return clamp(v, v.convert(v.mul_hi(a, b), wide(S32)) + v.convert(c, wide(S32)), S32)
 
 
-@instruction("mad.wide.{type}", type=NARROW, d="2{type}", a="{type}", b="{type}", c="2{type}", unit=Unit.MULTIPLY,
-             section="9.7.1.4")  # fmt: skip
+@instruction(
+    "mad.wide.{type}", type=NARROW, d="2{type}", a="{type}", b="{type}", c="2{type}", unit=Unit.MULTIPLY, section="9.7.1.4"
+)
 def mad_wide(v: Algebra, a: Value, b: Value, c: Value, type: str) -> Value:
     """a * b + c in twice the width of a and b."""
     return product(v, a, b) + c

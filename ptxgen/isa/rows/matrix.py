@@ -115,8 +115,9 @@ byte_row = partial(mma, satfinite=("satfinite",), a_type=("u8", "s8"), b_type=("
            a="b32:{a_type}[4]", b="b32:{b_type}[2]", c="f32[4]", sm=80, ptx=(7, 0))  # fmt: skip
 @float_row("mma.sync.aligned.m16n8k4.row.col.f32.{a_type}.{b_type}.f32", a_type=("tf32",), b_type=("tf32",),
            a="b32:{a_type}[2]", b="b32:{b_type}[1]", c="f32[4]", sm=80, ptx=(7, 0))  # fmt: skip
-def mma_f32(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...], a_type: str,
-            b_type: str) -> tuple[Value, ...]:  # fmt: skip
+def mma_f32(
+    v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...], a_type: str, b_type: str
+) -> tuple[Value, ...]:
     """d = a b + c over the warp, summed in f32 in the order of k; a GPU sums in another (tests/ptxgen/isa/fragments.py)."""
     return tuple(v.canonical(x) for x in _multiply(v, a, b, c, a_type, b_type))
 
@@ -125,8 +126,9 @@ def mma_f32(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Val
           c="b32:f16[2]", sm=80, ptx=(7, 0))  # fmt: skip
 @half_row("mma.sync.aligned.m16n8k8.row.col.f16.{a_type}.{b_type}.f16", a="b32:{a_type}[2]", b="b32:{b_type}[1]",
           c="b32:f16[2]", ptx=(6, 5))  # fmt: skip
-def mma_f16(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...], a_type: str,
-            b_type: str) -> tuple[Value, ...]:  # fmt: skip
+def mma_f16(
+    v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...], a_type: str, b_type: str
+) -> tuple[Value, ...]:
     """d = a b + c over the warp, summed in f32 and rounded to f16 once."""
     start = [v.convert(half, F32) for word in c for half in v.lanes_of(v.bits(word, F16X2))]
     d = [v.canonical(v.convert(x, F16)) for x in _multiply(v, a, b, start, a_type, b_type)]
@@ -137,7 +139,8 @@ def mma_f16(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Val
           b="b32:{b_type}[2]", c="s32[4]")  # fmt: skip
 @byte_row("mma.sync.aligned.m16n8k16.row.col.{satfinite?}.s32.{a_type}.{b_type}.s32", a="b32:{a_type}[2]",
           b="b32:{b_type}[1]", c="s32[4]")  # fmt: skip
-def mma_s32(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...], a_type: str, b_type: str,
-            satfinite: str = "") -> tuple[Value, ...]:  # fmt: skip
+def mma_s32(
+    v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...], a_type: str, b_type: str, satfinite: str = ""
+) -> tuple[Value, ...]:
     """d = a b + c over the warp, exact, wrapping or clamped with `satfinite`."""
     return tuple(_multiply(v, a, b, c, a_type, b_type, satfinite=satfinite))

@@ -78,8 +78,17 @@ def _store(v: Algebra, space: str, a: Address, b: Data, type: str) -> None:
 @load("ld.{order?}.{space?}.{cop?}.{evict?}.{prefetch?}.{vec?}.{type}", order=("weak", "volatile"), space=("global",),
       cop=("ca", "cg", "cs", "lu", "cv"), evict=L1_EVICTION, prefetch=PREFETCH_SIZES, vec=VECTORS,
       rule=together(_vector_fits, _one_policy, _volatile_alone), section="9.7.9.8")  # fmt: skip
-def ld(v: Algebra, a: Address, type: str, order: str = "", space: str = "", cop: str = "", evict: str = "", prefetch: str = "",
-       vec: str = "") -> Any:  # fmt: skip
+def ld(
+    v: Algebra,
+    a: Address,
+    type: str,
+    order: str = "",
+    space: str = "",
+    cop: str = "",
+    evict: str = "",
+    prefetch: str = "",
+    vec: str = "",
+) -> Any:
     """Load from global memory, or from wherever a generic address points."""
     return _load(v, state_space(space), a, type, vec)
 
@@ -96,8 +105,17 @@ def ld_space(v: Algebra, a: Address, space: str, type: str, order: str = "", vec
 @load("ld.{order}.{scope}.{space?}.{evict?}.{prefetch?}.{vec?}.{type}", order=("relaxed", "acquire"), scope=SCOPES,
       space=("global", "shared", "shared::cta"), evict=L1_EVICTION, prefetch=PREFETCH_SIZES, vec=("v2", "v4"), name="ld",
       rule=together(_vector_fits, _hints_are_for_global), section="9.7.9.8")  # fmt: skip
-def ld_ordered(v: Algebra, a: Address, order: str, scope: str, type: str, space: str = "", evict: str = "", prefetch: str = "",
-               vec: str = "") -> Any:  # fmt: skip
+def ld_ordered(
+    v: Algebra,
+    a: Address,
+    order: str,
+    scope: str,
+    type: str,
+    space: str = "",
+    evict: str = "",
+    prefetch: str = "",
+    vec: str = "",
+) -> Any:
     """A load that other threads of the scope can synchronise with."""
     return _load(v, state_space(space), a, type, vec)
 
@@ -120,8 +138,9 @@ def ldu(v: Algebra, a: Address, type: str, space: str = "", vec: str = "") -> An
 @store("st.{order?}.{space?}.{cop?}.{evict?}.{vec?}.{type}", order=("weak", "volatile"), space=("global",),
        cop=("wb", "cg", "cs", "wt"), evict=L1_EVICTION, vec=VECTORS, rule=together(_vector_fits, _one_policy, _volatile_alone),
        section="9.7.9.11")  # fmt: skip
-def st(v: Algebra, a: Address, b: Data, type: str, order: str = "", space: str = "", cop: str = "",
-       evict: str = "", vec: str = "") -> None:  # fmt: skip
+def st(
+    v: Algebra, a: Address, b: Data, type: str, order: str = "", space: str = "", cop: str = "", evict: str = "", vec: str = ""
+) -> None:
     """Store to global memory, or to wherever a generic address points."""
     _store(v, state_space(space), a, b, type)
 
@@ -138,8 +157,9 @@ def st_space(v: Algebra, a: Address, b: Data, space: str, type: str, order: str 
 @store("st.{order}.{scope}.{space?}.{evict?}.{vec?}.{type}", order=("relaxed", "release"), scope=SCOPES,
        space=("global", "shared", "shared::cta"), evict=L1_EVICTION, vec=("v2", "v4"), name="st",
        rule=together(_vector_fits, _hints_are_for_global), section="9.7.9.11")  # fmt: skip
-def st_ordered(v: Algebra, a: Address, b: Data, order: str, scope: str, type: str, space: str = "",
-               evict: str = "", vec: str = "") -> None:  # fmt: skip
+def st_ordered(
+    v: Algebra, a: Address, b: Data, order: str, scope: str, type: str, space: str = "", evict: str = "", vec: str = ""
+) -> None:
     """A store that other threads of the scope can synchronise with."""
     _store(v, state_space(space), a, b, type)
 
@@ -148,8 +168,9 @@ def st_ordered(v: Algebra, a: Address, b: Data, order: str, scope: str, type: st
                    unit=by_space, section="9.7.9.15")  # fmt: skip
 @table.instruction("prefetch.global.{level}", level=("L2::evict_last", "L2::evict_normal"), a="addr", sm=80, ptx=(7, 4),
                    effect=Effect.PREFETCH, unit=by_space, section="9.7.9.15")  # fmt: skip
-@table.instruction("prefetchu.{level}", level=("L1",), a="addr", name="prefetchu", effect=Effect.PREFETCH, unit=by_space,
-                   section="9.7.9.15")  # fmt: skip
+@table.instruction(
+    "prefetchu.{level}", level=("L1",), a="addr", name="prefetchu", effect=Effect.PREFETCH, unit=by_space, section="9.7.9.15"
+)
 def prefetch(v: Algebra, a: Address, level: str, space: str = "") -> None:
     """Bring the cache line of the address nearer."""
     v.no_effect()

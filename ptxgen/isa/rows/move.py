@@ -39,17 +39,14 @@ def mov_pack_4(v: Algebra, a: tuple[Value, Value, Value, Value]) -> Value:
     return v.join(v.join(a[0], a[1], B32), v.join(a[2], a[3], B32), B64)
 
 
-@instruction("mov.b32", d="b16[2]", a="b32", name="mov", specials=True, symbols=_is_integer,
-             section="9.7.9.4")  # fmt: skip
-@instruction("mov.b64", d="b32[2]", a="b64", name="mov", specials=True, symbols=_is_integer,
-             section="9.7.9.4")  # fmt: skip
+@instruction("mov.b32", d="b16[2]", a="b32", name="mov", specials=True, symbols=_is_integer, section="9.7.9.4")
+@instruction("mov.b64", d="b32[2]", a="b64", name="mov", specials=True, symbols=_is_integer, section="9.7.9.4")
 def mov_unpack_2(v: Algebra, a: Value) -> tuple[Value, Value]:
     """Take a register apart, the lowest half first."""
     return v.lanes_of(a)
 
 
-@instruction("mov.b64", d="b16[4]", a="b64", name="mov", specials=True, symbols=_is_integer,
-             section="9.7.9.4")  # fmt: skip
+@instruction("mov.b64", d="b16[4]", a="b64", name="mov", specials=True, symbols=_is_integer, section="9.7.9.4")
 def mov_unpack_4(v: Algebra, a: Value) -> tuple[Value, ...]:
     """Take a register apart in four, the lowest quarter first."""
     low, high = v.lanes_of(a)

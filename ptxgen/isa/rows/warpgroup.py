@@ -31,8 +31,9 @@ def wgmma_commit_group(v: Algebra) -> None:
     v.commit_products()
 
 
-@instruction("wgmma.wait_group.sync.aligned", pending="imm", name="wgmma_wait_group", effect=Effect.PRODUCT_WAIT,
-             section="9.7.15.7.3")  # fmt: skip
+@instruction(
+    "wgmma.wait_group.sync.aligned", pending="imm", name="wgmma_wait_group", effect=Effect.PRODUCT_WAIT, section="9.7.15.7.3"
+)
 def wgmma_wait_group(v: Algebra, pending: int) -> None:
     """Wait until at most the last `pending` groups (0 to 7) are still under way."""
     v.wait_products(pending)
@@ -43,8 +44,19 @@ def wgmma_wait_group(v: Algebra, pending: int) -> None:
              bounds={"scale_a": (-1, 1), "scale_b": (-1, 1), "trans_b": (0, 1)}, rule=one_type,
              name="wgmma_mma_async", effect=Effect.ASYNC_PRODUCT, unit=Unit.TENSOR, lanes=LaneResult.MIXED,
              updates="c", canonical_nan=True, section="9.7.15.5.2")  # fmt: skip
-def wgmma_mma_async(v: Algebra, c: tuple[Value, ...], a: tuple[Value, ...], b: Value, scale_d: Value, scale_a: int,
-                    scale_b: int, trans_b: int, shape: str, a_type: str, b_type: str) -> tuple[Value, ...]:  # fmt: skip
+def wgmma_mma_async(
+    v: Algebra,
+    c: tuple[Value, ...],
+    a: tuple[Value, ...],
+    b: Value,
+    scale_d: Value,
+    scale_a: int,
+    scale_b: int,
+    trans_b: int,
+    shape: str,
+    a_type: str,
+    b_type: str,
+) -> tuple[Value, ...]:
     """c = a b + c, or a b where scale_d is false; done when its group was waited for. Warp w has rows 16 w to 16 w + 15 of
     a [64, 16] and c [64, n], in the fragments of mma m16n8k16; b, [n, 16] and K-major, is in shared memory
     (`matrix_descriptor`). scale_a, scale_b: 1, or -1 to negate; trans_b: 0. Summed in f32 in the order of k; a GPU sums in
