@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from ptxgen.dsl.parts import Part
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -62,7 +64,15 @@ def traced(record: D) -> D:
 def plain(record: D) -> D:
     """The dataclass with its numbers without formulae."""
     values: dict[str, Any] = {f.name: getattr(record, f.name) for f in fields(record) if f.init}
-    return replace(record, **{name: int(value) for name, value in values.items() if isinstance(value, TracedInt)})
+    found = {name: _plain(value) for name, value in values.items()}
+    return replace(record, **{name: value for name, value in found.items() if value is not values[name]})
+
+
+def _plain(value: Any) -> Any:
+    """A value of a field: a number, or the parts of a kernel (ptxgen/dsl/parts.py), without formulae."""
+    if isinstance(value, Part):
+        return plain(value)
+    return int(value) if isinstance(value, TracedInt) else value
 
 
 _COMPUTED: Final[dict[str, tuple[int, Callable[[Any, Any], Any]]]] = {

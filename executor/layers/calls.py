@@ -14,6 +14,8 @@ from executor.memory.buffers import GpuBuffer, Writes
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.kernels import compose
+from ptxgen.kernels.compose import borrowed
 
 
 class LaunchQueue(Enqueue, Protocol):
@@ -72,7 +74,7 @@ class KernelCall(NamedTuple):
 
 
 def in_order(calls: Sequence[KernelCall], *, early: bool) -> tuple[KernelCall, ...]:
-    """The calls with the kernels that are fastest where they are launched one behind the other (KernelType.between). early:
+    """The calls with the kernels that are fastest where they are launched one behind the other (compose.between). early:
     whether they start early; else all are as they were."""
     if not early:
         return tuple(calls)
@@ -81,7 +83,7 @@ def in_order(calls: Sequence[KernelCall], *, early: bool) -> tuple[KernelCall, .
     chosen = [_between(call.kernel, *two) for call, two in zip(calls, neighbours, strict=True)]
     behind = [*(call.arguments for call in calls[1:]), {}]
     return tuple(
-        call._replace(kernel=kernel, arguments=call.arguments | {own: after[name] for own, name in kernel.borrowed.items()})
+        call._replace(kernel=kernel, arguments=call.arguments | {own: after[name] for own, name in borrowed(kernel).items()})
         for call, kernel, after in zip(calls, chosen, behind, strict=True)
     )
 
@@ -89,12 +91,12 @@ def in_order(calls: Sequence[KernelCall], *, early: bool) -> tuple[KernelCall, .
 @lru_cache(maxsize=256)
 def _between(kernel: KernelType, before: KernelType | None, behind: KernelType | None) -> KernelType:
     """Found once, since layers have the same kernels."""
-    return kernel.between(before, behind)
+    return compose.between(kernel, before, behind)
 
 
 def kernels_of(calls: Iterable[KernelCall], *, early: bool) -> list[KernelType]:
     """What `plans_of` loads, each once."""
-    return list(dict.fromkeys(call.kernel.early() if early else call.kernel for call in calls))
+    return list(dict.fromkeys(compose.start_early(call.kernel) if early else call.kernel for call in calls))
 
 
 def plans_of(launcher: Launcher, calls: Iterable[KernelCall], *, early: bool) -> tuple[Plan, ...]:

@@ -19,7 +19,17 @@ from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, shaped
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.kernels import compose
 from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.compose import (
+    add_residual,
+    complete_norm,
+    defer_norm,
+    fuse_horizontally,
+    fuse_swiglu,
+    pipeline_weights,
+    send_part,
+)
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 
 MOST_SENDING: Final = 2
@@ -77,7 +87,7 @@ def _joined(first: Product, left: Sequence[Product]) -> tuple[KernelType | None,
     None and nobody if there are none."""
     for count in range(len(left), 0, -1):
         for others in combinations(left, count):
-            kernel = first.projection.kernel.joined([one.projection.kernel for one in others])
+            kernel = fuse_horizontally(first.projection.kernel, [one.projection.kernel for one in others])
             if kernel is not None:
                 return first.projection.own(kernel), others
     return None, ()
@@ -101,7 +111,7 @@ def project_onto(
     """stream += x W^T, all f32; `product`, as large as the stream, is where x W^T goes if the two steps are two launches,
     `OPERATION` and `OPERATION_residual`."""
     kernel, m = projection.kernel, rows(x)
-    fused = kernel.with_residual() if launch.fused and (m == 1 or takes_rows(kernel, m)) else None
+    fused = add_residual(kernel) if launch.fused and (m == 1 or takes_rows(kernel, m)) else None
     if fused is not None:
         fused = projection.own(fused)
         fused, read = _reading(launch, operation, fused, x)
@@ -122,20 +132,20 @@ def project_gated(
     nothing is launched if not."""
     if not (launch.fused and gate.fusions.gated and rows(x) == 1):
         return False
-    kernel = gate.own(gate.kernel).gated(up.own(up.kernel), digits)
+    kernel = fuse_swiglu(gate.own(gate.kernel), up.own(up.kernel), digits)
     if kernel is None:
         return False
     operation = "ffn_gate+ffn_up+ffn_swiglu"
     require_apart(f"{operation} by {kernel}", {"input": x}, {"output": y})
     workspace = launch.packed.workspace
-    if whole is not None and kernel.sent(workspace.device.ranks) is None:
+    if whole is not None and send_part(kernel, workspace.device.ranks) is None:
         return False
     kernel, read = _reading(launch, operation, kernel, x)
     kernel = _ringed(gate, kernel, 1)
     sending: Mapping[str, Any] = {}
     received: Mapping[str, Any] = {}
     if whole is not None:
-        sends = kernel.sent(workspace.device.ranks)
+        sends = send_part(kernel, workspace.device.ranks)
         assert sends is not None  # a ring changes no kernel's type
         kernel = sends
         sending, received = messages(workspace, kernel, "y_")
@@ -163,7 +173,7 @@ class NextNorm(NamedTuple):
         """How many digits of it the product may leave, for its readers to complete; None if one of them cannot."""
         kernels = [one.kernel for one in self.readers]
         forms = {form_of(kernel) for kernel in kernels}
-        able = all(kernel.with_norm() is not None for kernel in kernels)
+        able = all(complete_norm(kernel) is not None for kernel in kernels)
         (form, *others) = forms
         return form if able and not others and isinstance(form, int) else None
 
@@ -177,7 +187,7 @@ def project_onto_and_leave_norm(
     digits = norm.left_as
     if not (launch.fused and projection.fusions.normed and rows(x) == 1 and digits is not None):
         return False
-    kernel = projection.kernel.with_residual_norm(digits)
+    kernel = defer_norm(projection.kernel, digits)
     if kernel is None:
         return False
     kernel, read = _reading(launch, operation, kernel, x)
@@ -200,7 +210,7 @@ def _ringed(projection: Projection, kernel: KernelType, m: int) -> KernelType:
 @lru_cache(maxsize=256)
 def _with_ring(kernel: KernelType) -> KernelType:
     """The one with a ring if there is one: found once, since layers have the same kernels and looking takes milliseconds."""
-    return kernel.with_weight_ring() or kernel
+    return pipeline_weights(kernel) or kernel
 
 
 def _tile(buffer: GpuBuffer, m: int, start: int, tile: int) -> GpuBuffer:
@@ -217,12 +227,12 @@ def _reading(
     if form is None:
         return kernel, {"x": x}
     read = launch.packed.of(launch, operation, x, form)
-    completing = kernel.with_norm() if "squares" in read else kernel
+    completing = complete_norm(kernel) if "squares" in read else kernel
     if completing is None:
         raise LaunchError(f"{operation}: {kernel} cannot complete the norm that was left to it; launch that norm by itself")
     if "inbox" not in read:
         return completing, read
-    receiving = completing.in_parts(launch.packed.workspace.device.ranks)
+    receiving = compose.receive_parts(completing, launch.packed.workspace.device.ranks)
     if receiving is None:
         raise LaunchError(f"{operation}: {kernel} cannot receive the parts that were sent to it; gather them")
     return receiving, read
@@ -249,11 +259,11 @@ def receive_parts(launch: LaunchQueue, *readers: Projection) -> bool:
     launched; and so few devices do. It was measured to be faster on two, with rings."""
     first, *others = readers
     kernels = [reader.own(reader.kernel) for reader in readers]
-    joined = first.kernel.joined([other.kernel for other in others]) if others else None
+    joined = fuse_horizontally(first.kernel, [other.kernel for other in others]) if others else None
     made = [
         None if joined is None else first.own(joined),
-        kernels[0].gated(kernels[1], 1) if len(kernels) == 2 else None,
-        None if others else kernels[0].with_residual(),
+        fuse_swiglu(kernels[0], kernels[1], 1) if len(kernels) == 2 else None,
+        None if others else add_residual(kernels[0]),
     ]
     kernels += [kernel for kernel in made if kernel is not None]
     ranks = launch.packed.workspace.device.ranks
@@ -264,7 +274,7 @@ def receive_parts(launch: LaunchQueue, *readers: Projection) -> bool:
 @lru_cache(maxsize=256)
 def _take_parts(kernels: tuple[KernelType, ...], ranks: int) -> bool:
     """Found once, since layers have the same kernels."""
-    return all(kernel.in_parts(ranks) is not None for kernel in kernels)
+    return all(compose.receive_parts(kernel, ranks) is not None for kernel in kernels)
 
 
 def digits_gathered(launch: LaunchQueue, reader: Projection, own: GpuBuffer) -> int | None:

@@ -21,7 +21,7 @@ from ptxgen.kernels.quantize.activation_digits import BLOCK
 
 def takes(kernel: KernelType) -> bool:
     """Whether a matrix that has this kernel can be multiplied by a persistent one with the same bits."""
-    return type(kernel) is HwDp4aGemv  # a subclass computes something else
+    return isinstance(kernel, HwDp4aGemv) and kernel.is_plain  # others compute something else
 
 
 def persistent_layer(

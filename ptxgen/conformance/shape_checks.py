@@ -18,6 +18,7 @@ from ptxgen.dsl.arguments import Argument, Array, Scalar, is_whole
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.launch_config import EARLY_SM
 from ptxgen.dsl.memory import LARGEST_ARRAY
+from ptxgen.dsl.parts import part_parameters
 from ptxgen.errors import Nonconformity
 from ptxgen.isa.effects import Effect
 from ptxgen.target import ALL, MAX_BLOCK, MAX_GRID, MAX_THREADS, Target
@@ -191,5 +192,6 @@ SHAPE_CHECKS: dict[str, Callable[[KernelType], None]] = {
 
 
 def set_fields(kernel: KernelType) -> dict[str, Any]:
-    """The fields that make the shape, with their values."""
-    return {f.name: getattr(kernel, f.name) for f in fields(kernel) if f.init}
+    """The fields that make the shape, those of parts included, with their values."""
+    own = {f.name: getattr(kernel, f.name) for f in fields(kernel) if f.init}
+    return own | part_parameters(kernel)

@@ -11,6 +11,7 @@ from ptxgen.conformance.execution import emitted
 from ptxgen.conformance.shape_checks import emulator, set_fields, signature, targets
 from ptxgen.dsl.arguments import Array, is_whole
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.parts import with_parameters
 from ptxgen.errors import ArgumentError, Nonconformity, PtxGenError
 from ptxgen.kernels.registry import KernelEntry
 from ptxgen.target import Target
@@ -30,7 +31,7 @@ def cases(entry: KernelEntry) -> None:
             raise Nonconformity(f"cases() has {kernel}, which is not called {entry.name}")
         if kernels.count(kernel) > 1:
             raise Nonconformity(f"cases() has {kernel} twice")
-        shape = {name: value for name, value in set_fields(kernel).items() if name not in entry.fixed}
+        shape = {name: value for name, value in set_fields(kernel).items() if name in entry.parameters}
         if entry.make(**shape) != kernel:
             raise Nonconformity(f"{kernel} is not equal to a kernel made from its own fields")
 
@@ -89,7 +90,7 @@ def _untried(entry: KernelEntry, only: Collection[str]) -> Iterator[KernelType]:
     for name in whole_fields(entry, kernel):
         if only and name not in only:
             continue
-        tried = {getattr(case, name) for case in entry.cases()}
+        tried = {set_fields(case)[name] for case in entry.cases()}
         if not tried & {1, *PRIMES} and not any(map(_is_prime, tried)):
             yield from _first_taken(kernel, name, PRIMES)
         yield from _first_taken(kernel, name, [value for value in SMALLEST if value < min(tried)])
@@ -102,7 +103,7 @@ def _first_taken(kernel: KernelType, name: str, values: Any) -> Iterator[KernelT
 def _changed(kernel: KernelType, name: str, value: Any) -> KernelType | None:
     """The kernel with one field changed, None if its type or its signature refuses that."""
     try:
-        changed = replace(kernel, **{name: value})
+        changed = with_parameters(kernel, **{name: value})
         changed.signature()
     except ArgumentError:
         return None
@@ -123,7 +124,7 @@ def array_bytes(kernel: KernelType) -> int:
 
 def whole_fields(entry: KernelEntry, kernel: KernelType) -> list[str]:
     """The fields of the shape that are whole numbers."""
-    shape = {name: value for name, value in set_fields(kernel).items() if name not in entry.fixed}
+    shape = {name: value for name, value in set_fields(kernel).items() if name in entry.parameters}
     return [name for name, value in shape.items() if is_whole(value)]
 
 

@@ -15,6 +15,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.parts import Part, composed, fixed_parts, parameters_of, summaries
 from ptxgen.errors import ArgumentError
 from ptxgen.printable import did_you_mean, printable
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 K = TypeVar("K", bound=type[KernelType])
+Composition = tuple[type[KernelType], tuple[type[Part], ...]]
 
 GROUP: Final = "ptxgen.kernels"
 """The entry-point group in which a package names the modules that register its kernels."""
@@ -39,13 +41,19 @@ class KernelEntry:
 
     @property
     def summary(self) -> str:
-        """The first line of the class's docstring."""
-        return next(iter((self.type.__doc__ or "").strip().splitlines()), "")
+        """The first line of the class's docstring, and what the parts that the name fixes add to it."""
+        line = next(iter((self.type.__doc__ or "").strip().splitlines()), "")
+        return "; ".join([line.rstrip("."), *added]) if (added := [*summaries(self.type, self.fixed)]) else line
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The shape fields a user sets, with their defaults (MISSING where there is none)."""
-        return {f.name: f.default for f in fields(self.type) if f.init and f.name not in self.fixed}
+        return parameters_of(self.type, self.fixed)
+
+    @property
+    def composition(self) -> Composition:
+        """The class and the parts that the name fixes: names that differ in a format alone have the same."""
+        return self.type, tuple(fixed_parts(self.type, self.fixed))
 
     def make(self, **shape: Any) -> KernelType:
         """The kernel of this shape. Raises ArgumentError for unknown, missing or impossible values."""
@@ -56,7 +64,7 @@ class KernelEntry:
         missing = [name for name, default in parameters.items() if default is MISSING and name not in shape]
         if missing:
             raise ArgumentError(f"{self.name} needs {', '.join(missing)}")
-        kernel = self.type(**self.fixed, **shape)
+        kernel = composed(self.type, self.fixed, shape)
         try:
             kernel.signature()
         except ArgumentError as error:
