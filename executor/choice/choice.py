@@ -51,7 +51,7 @@ class Choice:
 class Fusions:
     """What the product of one row with a matrix may be one launch with. joined: products with other matrices; normed: its part
     of a norm, before it or behind; gated: of gate and up, what the one makes of the other. gathered: ranks may
-    gather digits of what it reads, or has made for others that read these. ringed: it may be by a kernel `with_weight_ring`.
+    gather digits of what it reads, or has made for others that read these. ringed: its kernel may pipeline weights.
     sent: what it reads ranks may send each other, for it to wait for, so that no launch ends with what is gathered."""
 
     joined: bool = False
@@ -85,9 +85,9 @@ class GpuProfile:
     before it and behind it can do it between them: same bits. gated_products: its products with gate and up, and what the one
     makes of the other, are one launch where their kernels can be: same bits. gathered_digits: devices that share a model gather
     the digits of a row where these are what is read, and no f32 values: same bits. sent_parts: these digits are sent to the
-    products that read them, which wait for them (HwDp4aType.row_parts), where all who read them can, on two devices and with
+    products that read them, which wait for them (compose.receive_parts), where all who read them can, on two devices and with
     weight_rings: same bits. weight_rings: the weights that a row is multiplied by are copied ahead into shared memory, from
-    before the launch before has ended on, where there is a kernel that does so and is faster (KernelType.with_weight_ring):
+    before the launch before has ended on, where there is a kernel that does so and is faster (compose.pipeline_weights):
     same bits. persistent_layers: one row goes from the attention of a layer to that of the next by one launch whose blocks stay
     and wait for each other (executor/layers/persistent.py), where its matrices have hw_dp4a: same bits.
     ArgumentError for an unknown precision or format, and for a GEMV that is named for blocks that are repacked."""

@@ -121,7 +121,7 @@ def _gather_by_nccl(launch: LaunchQueue, operation: str, own: GpuBuffer, whole: 
 
 def messages(workspace: Workspace, kernel: KernelType, prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
     """By which the ranks send each other what a kernel makes, by the names of its arguments behind a prefix; and what those
-    take who receive it (KernelType.in_parts). Launches of one kernel share them."""
+    take who receive it (compose.receive_parts). Launches of one kernel share them."""
     buffers = {}
     for name in ("numbers", "inbox"):
         array = kernel.signature()[prefix + name]

@@ -77,7 +77,7 @@ class PackedActivations:
     def of(self, launch: Enqueue, operation: str, x: GpuBuffer, form: Form) -> Mapping[str, Any]:
         """The arguments that stand for x, f32[k] or f32[rows, k]: `digits`, `scales` and `sums`, or `halves` and `scales`; made
         now unless that has been done. `operation` is the one that wants them. Of a norm that was left to its readers these are
-        the digits of gamma * x, and `squares` and `eps` (KernelType.with_norm). LaunchError if it was left in another form."""
+        the digits of gamma * x, and `squares` and `eps` (compose.complete_norm). LaunchError if it was left in another form."""
         if self._norm is not None and self._norm.normed == self._state(x):
             if self._norm.form != form:
                 raise LaunchError(
@@ -101,7 +101,7 @@ class PackedActivations:
         """Launch a kernel that writes a form of activations, f32[k] or f32[rows, k], and these, too, unless all that is read is
         this form; `arguments`: all that it takes but the form's. A kernel that also reads digits, from memory that it may not
         write, calls those that it writes OWN_DIGITS. received: what readers take, too, where it sends its part of the row
-        (KernelType.in_parts)."""
+        (compose.receive_parts)."""
         rows, k = _size(activations)
         reads = "digits" in arguments
         buffers = self._buffers(rows, k, form, " by who reads others" if reads else "")
@@ -114,7 +114,7 @@ class PackedActivations:
         self, launch: Enqueue, operation: str, kernel: KernelType, *, x: GpuBuffer, normed: GpuBuffer, gamma: GpuBuffer,
         eps: float, **arguments: Any,
     ) -> None:  # fmt: skip
-        """Launch a kernel that writes x, f32[k], as `y`, and what its norm needs (KernelType.with_residual_norm): `normed` is
+        """Launch a kernel that writes x, f32[k], as `y`, and what its norm needs (compose.defer_norm): `normed` is
         not written, but counts as the norm for whoever reads it by `of`. `arguments`: all that it takes but these."""
         form = kernel.parameters()["out_digits"]
         made = self.workspace.arrays(kernel, f"norm of {x.shape[-1]} in {form} digits", (*OWN_DIGITS, "squares"))

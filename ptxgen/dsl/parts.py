@@ -1,10 +1,10 @@
-"""Parts of kernels. A kernel type that is a composition keeps parts, or tuples of parts, in some of its fields (PARTS);
-the fields of a part are parameters of the kernel. So a registered name can fix which parts a kernel has, and users set the
+"""Parts of kernels. A kernel type that is a composition keeps parts, or tuples of parts, in some of its fields (PARTS); the
+fields of a part are parameters of the kernel. So a registered name can fix which parts a kernel has, and users set the
 parameters of these parts as they set the kernel's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -26,10 +26,6 @@ class Part:
     """Fields of the kernel that have another default where a registered name fixes this part."""
 
 
-def _holds_parts(one: Field[Any]) -> bool:
-    return bool(one.metadata.get("parts"))
-
-
 def parts_fields(cls: type[Any]) -> list[str]:
     """The names of the fields that hold parts."""
     return [one.name for one in fields(cls) if _holds_parts(one)]
@@ -40,24 +36,27 @@ def flat(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
+def parts_of(kernel: Any) -> list[Part]:
+    """The parts of a kernel, in the order of its fields."""
+    return [part for name in parts_fields(type(kernel)) for part in flat(getattr(kernel, name))]
+
+
 def part_parameters(kernel: Any) -> dict[str, Any]:
-    """The parameters that the parts of a kernel have, in the order of its fields."""
-    parts = (part for name in parts_fields(type(kernel)) for part in flat(getattr(kernel, name)))
-    return {one.name: getattr(part, one.name) for part in parts for one in fields(part)}
+    """The parameters that the parts of a kernel have."""
+    return {one.name: getattr(part, one.name) for part in parts_of(kernel) for one in fields(part)}
 
 
 def all_fields(kernel: Any) -> list[Field[Any]]:
     """The fields of a kernel that can be set, those of its parts included; not the fields that hold parts."""
     own = [one for one in fields(kernel) if one.init and not _holds_parts(one)]
-    return own + [one for name in parts_fields(type(kernel)) for part in flat(getattr(kernel, name)) for one in fields(part)]
+    return own + [one for part in parts_of(kernel) for one in fields(part)]
 
 
 def usual_parameters(kernel: Any) -> dict[str, Any]:
     """The parameters of a kernel that have a default, its parts included, with the defaults."""
     usual = {one.name: one.default for one in all_fields(kernel) if one.default is not MISSING}
-    for name in parts_fields(type(kernel)):
-        for part in flat(getattr(kernel, name)):
-            usual |= part.defaults
+    for part in parts_of(kernel):
+        usual |= part.defaults
     return usual
 
 
@@ -127,6 +126,12 @@ def _taken(part: type[Part], given: dict[str, Any]) -> dict[str, Any]:
     return {one.name: given.pop(one.name) for one in fields(part) if one.name in given}
 
 
-def summaries(cls: type[Any], fixed: Mapping[str, Any]) -> Iterator[str]:
-    """What the parts that a name fixes add to the summary of the class."""
-    return (part.summary for part in fixed_parts(cls, fixed) if part.summary)
+def summary(cls: type[Any], parts: Iterable[Part | type[Part]]) -> str:
+    """The first line of the docstring of a kernel type, and what its parts add to it."""
+    line = next(iter((cls.__doc__ or "").strip().splitlines()), "")
+    added = [part.summary for part in parts if part.summary]
+    return "; ".join([line.rstrip("."), *added]) if added else line
+
+
+def _holds_parts(one: Field[Any]) -> bool:
+    return bool(one.metadata.get("parts"))

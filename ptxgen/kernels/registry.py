@@ -15,7 +15,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from ptxgen.dsl.kernel_type import KernelType
-from ptxgen.dsl.parts import Part, composed, fixed_parts, parameters_of, summaries
+from ptxgen.dsl.parts import Part, composed, fixed_parts, parameters_of, summary
 from ptxgen.errors import ArgumentError
 from ptxgen.printable import did_you_mean, printable
 
@@ -42,8 +42,7 @@ class KernelEntry:
     @property
     def summary(self) -> str:
         """The first line of the class's docstring, and what the parts that the name fixes add to it."""
-        line = next(iter((self.type.__doc__ or "").strip().splitlines()), "")
-        return "; ".join([line.rstrip("."), *added]) if (added := [*summaries(self.type, self.fixed)]) else line
+        return summary(self.type, fixed_parts(self.type, self.fixed))
 
     @property
     def parameters(self) -> dict[str, Any]:

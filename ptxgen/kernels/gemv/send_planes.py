@@ -46,7 +46,7 @@ class SendPlanes(Planes):
     message (LaunchConfig.ranks); between two there must be another gather: send_digits says why."""
 
     suffix: ClassVar[str] = "_sent"
-    summary: ClassVar[str] = "whose int8 planes go to other ranks"
+    summary: ClassVar[str] = "and its int8 planes, which go to other ranks, too"
     ranks: int
 
     def check(self, blocks: Blocks) -> None:

@@ -23,7 +23,7 @@ STEEPEST: Final = 1.1
 class SwiGlu(Epilogue):
     """silu of the first product times the second, with the bits of fused_swiglu."""
 
-    summary: ClassVar[str] = "SwiGLU of gate and up"
+    summary: ClassVar[str] = "SwiGLU of gate and up: silu(W x) * (W2 x)"
     paced: ClassVar[bool] = True
 
     def result(self, k: KernelBuilder, values: Sequence[Value], loaded: Value | None) -> Value:
