@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ptxgen.dsl.parts import Part
+from ptxgen.dsl.parts import KernelPart
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -70,7 +70,7 @@ def plain(record: D) -> D:
 
 def _plain(value: Any) -> Any:
     """A value of a field: a number, or the parts of a kernel (ptxgen/dsl/parts.py), without formulae."""
-    if isinstance(value, Part):
+    if isinstance(value, KernelPart):
         return plain(value)
     return int(value) if isinstance(value, TracedInt) else value
 

@@ -11,7 +11,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.target import MAX_REGISTERS
 
 RING_SHARED: Final = 224 * 1024
-"""Bytes of shared memory that a kernel with a pipeline of weights may ask for: nearly all that a block may have on sm_90 and sm_100."""
+"""Bytes of shared memory that a kernel may ask for to pipeline weights: nearly all that a block has on sm_90 and sm_100."""
 
 EARLY_SM: Final = 90
 """The oldest GPU on which a kernel can start early (see LaunchConfig)."""

@@ -17,7 +17,7 @@ PARTS: Final = {"shown": False, "parts": True}
 
 
 @dataclass(frozen=True)
-class Part:
+class KernelPart:
     """Base of a part. A subclass is a frozen dataclass; its fields are parameters of the kernel that has the part."""
 
     summary: ClassVar[str] = ""
@@ -36,7 +36,7 @@ def flat(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def parts_of(kernel: Any) -> list[Part]:
+def parts_of(kernel: Any) -> list[KernelPart]:
     """The parts of a kernel, in the order of its fields."""
     return [part for name in parts_fields(type(kernel)) for part in flat(getattr(kernel, name))]
 
@@ -74,12 +74,12 @@ def with_parameters(kernel: K, **changes: Any) -> K:
     return changed
 
 
-def _changed(part: Part, changes: Mapping[str, Any]) -> Part:
+def _changed(part: KernelPart, changes: Mapping[str, Any]) -> KernelPart:
     own = {one.name: changes[one.name] for one in fields(part) if one.name in changes}
     return replace(part, **own) if own else part
 
 
-def fixed_parts(cls: type[Any], fixed: Mapping[str, Any]) -> list[type[Part]]:
+def fixed_parts(cls: type[Any], fixed: Mapping[str, Any]) -> list[type[KernelPart]]:
     """The classes of the parts that a registered name fixes."""
     return [part for name in parts_fields(cls) if name in fixed for part in flat(fixed[name])]
 
@@ -118,7 +118,7 @@ def composed(cls: type[K], fixed: Mapping[str, Any], shape: Mapping[str, Any]) -
     return cls(**{**defaults, **fixed, **held, **given})
 
 
-def _taken(part: type[Part], given: dict[str, Any]) -> dict[str, Any]:
+def _taken(part: type[KernelPart], given: dict[str, Any]) -> dict[str, Any]:
     """What is given for the fields of a part, which it takes away. ArgumentError for one that is missing."""
     missing = [one.name for one in fields(part) if one.default is MISSING and one.name not in given]
     if missing:
@@ -126,7 +126,7 @@ def _taken(part: type[Part], given: dict[str, Any]) -> dict[str, Any]:
     return {one.name: given.pop(one.name) for one in fields(part) if one.name in given}
 
 
-def summary(cls: type[Any], parts: Iterable[Part | type[Part]]) -> str:
+def summary(cls: type[Any], parts: Iterable[KernelPart | type[KernelPart]]) -> str:
     """The first line of the docstring of a kernel type, and what its parts add to it."""
     line = next(iter((cls.__doc__ or "").strip().splitlines()), "")
     added = [part.summary for part in parts if part.summary]

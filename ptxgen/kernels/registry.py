@@ -15,7 +15,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from ptxgen.dsl.kernel_type import KernelType
-from ptxgen.dsl.parts import Part, composed, fixed_parts, parameters_of, summary
+from ptxgen.dsl.parts import KernelPart, composed, fixed_parts, parameters_of, summary
 from ptxgen.errors import ArgumentError
 from ptxgen.printable import did_you_mean, printable
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 K = TypeVar("K", bound=type[KernelType])
-Composition = tuple[type[KernelType], tuple[type[Part], ...]]
+Composition = tuple[type[KernelType], tuple[type[KernelPart], ...]]
 
 GROUP: Final = "ptxgen.kernels"
 """The entry-point group in which a package names the modules that register its kernels."""

@@ -13,7 +13,7 @@ from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 
 
-class Segments(Protocol):
+class RowSegments(Protocol):
     """What says how many rows each matrix has."""
 
     @property
@@ -76,7 +76,7 @@ class MatrixOfBlock:
     the block's. Its arrays are chosen with it where they are named in `at_once`, others when they are asked for, so that
     nothing of them is kept until then. Nothing is chosen where there is one matrix."""
 
-    def __init__(self, of: Segments, k: KernelBuilder, block: Value, at_once: Sequence[str] = ()) -> None:
+    def __init__(self, of: RowSegments, k: KernelBuilder, block: Value, at_once: Sequence[str] = ()) -> None:
         self.of, self.k, self._block = of, k, block
         self.whole = all(n % of.block_rows == 0 for n in of.matrices)
         self._arrays = {name: flat(k, name) for name in at_once}

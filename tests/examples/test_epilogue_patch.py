@@ -1,5 +1,5 @@
-"""The example of docs/architecture.md: a new epilogue is one file, and a line that names the composition. The patch is applied to
-a copy of the package."""
+"""The example of docs/architecture.md: a new epilogue is one file, and a line that names the composition. The patch is applied
+to a copy of the package."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from ptxgen.formats import Format
 from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.ring_layout import LINE, PIECE, RingLayout
 from ptxgen.kernels.gemv.shared_digits import Layout, chunks, dynamic_bytes
-from ptxgen.kernels.gemv.source import Source
+from ptxgen.kernels.gemv.source import PlaneSource
 from ptxgen.kernels.segments import BlockMatrix, LastMatrix, MatrixOfBlock
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
@@ -35,7 +35,7 @@ class Blocks:
     name: str = field(compare=False)
     """Of the kernel, for messages."""
     format: Format
-    source: Source
+    source: PlaneSource
     matrices: tuple[int, ...]
     """The rows of each matrix of which a block has rows of one."""
     num_warps: int

@@ -17,7 +17,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane
 from ptxgen.kernels.gemv.shared_digits import Layout, SharedDigits, chunks, rows_at_once
-from ptxgen.kernels.gemv.source import Source
+from ptxgen.kernels.gemv.source import PlaneSource
 from ptxgen.kernels.quantize import activation_digits
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.target import MAX_REGISTERS, MAX_STATIC_SHARED, REGISTERS
@@ -83,7 +83,7 @@ class StepSize:
 
 def step_size(blocks: Blocks) -> StepSize:
     """What a step of blocks like these takes."""
-    source = Source(blocks.fragments.values, blocks.digits, blocks.source.batch, blocks.source.normed)
+    source = PlaneSource(blocks.fragments.values, blocks.digits, blocks.source.batch, blocks.source.normed)
     one = replace(blocks, source=source, matrices=(FEW_ROWS,), turns=1, ring=0, beside=False, first=0, number=1)
     return _step_size(replace(one, paced=False, late_from=None))
 

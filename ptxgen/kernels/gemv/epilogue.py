@@ -18,7 +18,7 @@ from ptxgen.dsl.arguments import Signature
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Work
 from ptxgen.dsl.memory import Element, GlobalArray
-from ptxgen.dsl.parts import Part
+from ptxgen.dsl.parts import KernelPart
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.chunks import Warp
@@ -35,7 +35,7 @@ class Exact(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Epilogue(Part):
+class Epilogue(KernelPart):
     """Base of an epilogue, of which a chain works on y: f32[n]. `blocks` are those of the kernel that has it; their n is the
     rows of y. A subclass says what differs from handing on the (first) sum."""
 

@@ -26,12 +26,12 @@ from ptxgen.kernels.gemv.epilogue import Arrays, Epilogue, Float64, Store, Store
 from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.grouped_rows import GroupedRows
 from ptxgen.kernels.gemv.leave_norm import LeaveNorm
-from ptxgen.kernels.gemv.matrices import Fused, FusedWithAnother, GateAndUp, Matrix, OneMatrix
+from ptxgen.kernels.gemv.matrices import Fused, FusedWithAnother, GateAndUp, MatrixOperand, OneMatrix
 from ptxgen.kernels.gemv.planes import Planes
 from ptxgen.kernels.gemv.residual import AddResidual
 from ptxgen.kernels.gemv.samples import NARROW
 from ptxgen.kernels.gemv.send_planes import SendPlanes
-from ptxgen.kernels.gemv.source import Source
+from ptxgen.kernels.gemv.source import PlaneSource
 from ptxgen.kernels.gemv.suited import RING_ROOM, late_from, most_registers
 from ptxgen.kernels.gemv.swiglu import SwiGlu
 from ptxgen.kernels.gemv.tokens import Batch, OneToken
@@ -119,17 +119,17 @@ class HwDp4aGemv(DigitGemvType):
         return self.tokens.batch
 
     @property
-    def source(self) -> Source:
+    def source(self) -> PlaneSource:
         """Where the activations come from."""
-        return Source(self.k, self.digits, self.batch, self.normed, self.row_parts)
+        return PlaneSource(self.k, self.digits, self.batch, self.normed, self.row_parts)
 
     @property
-    def matrices(self) -> tuple[Matrix, ...]:
+    def matrices(self) -> tuple[MatrixOperand, ...]:
         """All matrices of the launch."""
         return self.segments.matrices(self.n, self.format, self.last)
 
     @property
-    def results(self) -> tuple[Matrix, ...]:
+    def results(self) -> tuple[MatrixOperand, ...]:
         """The matrices that have a result of their own."""
         return tuple(matrix for matrix in self.matrices if matrix.own)
 
@@ -300,7 +300,7 @@ class HwDp4aGemv(DigitGemvType):
         further = (matrix for matrix in self.matrices if not matrix.own)
         return inputs | {matrix.argument("w"): matrix.format.random_blocks(rng, matrix.n, self.k) for matrix in further}
 
-    def _inputs_of(self, rng: np.random.Generator, matrix: Matrix) -> dict[str, Any]:
+    def _inputs_of(self, rng: np.random.Generator, matrix: MatrixOperand) -> dict[str, Any]:
         """Of a launch for one matrix, as if that were the first."""
         x = with_outlier(rng, *self.batch, self.k)
         y = np.full((*self.batch, matrix.n), np.nan, np.float32)

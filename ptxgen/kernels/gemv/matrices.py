@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 from ptxgen.dsl.arguments import Signature, read, write
-from ptxgen.dsl.parts import Part
+from ptxgen.dsl.parts import KernelPart
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.blocks import MOST_RESIDENT, Blocks
@@ -18,7 +18,7 @@ from ptxgen.kernels.shape import require_of
 from ptxgen.types import F32, U8
 
 
-class Matrix(NamedTuple):
+class MatrixOperand(NamedTuple):
     """A matrix of n rows. number: 1 for the first; own: whether it has a result of its own, `y` with the number behind."""
 
     number: int
@@ -37,7 +37,7 @@ class Matrix(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OneMatrix(Part):
+class OneMatrix(KernelPart):
     """y: f32[n]; w: u8[n, row_bytes]."""
 
     prefix: ClassVar[str] = ""
@@ -52,9 +52,9 @@ class OneMatrix(Part):
         if last is not None:
             raise ArgumentError(f"{kernel} has matrices of one format, got a last one of {last}")
 
-    def matrices(self, n: int, format: Format, last: Format | None) -> tuple[Matrix, ...]:
+    def matrices(self, n: int, format: Format, last: Format | None) -> tuple[MatrixOperand, ...]:
         """All matrices, of a kernel with these fields."""
-        return (Matrix(1, n, format),)
+        return (MatrixOperand(1, n, format),)
 
     def blocks(self, blocks: Blocks, last: Format | None) -> tuple[Blocks, ...]:
         """The blocks of a launch, by their format, made of those of a launch for the first matrix alone."""
@@ -69,8 +69,8 @@ class GateAndUp(OneMatrix):
     prefix: ClassVar[str] = "gated_"
     weights: ClassVar[tuple[str, ...]] = ("w", "w2")
 
-    def matrices(self, n: int, format: Format, last: Format | None) -> tuple[Matrix, ...]:
-        return (Matrix(1, n, format), Matrix(2, n, format, own=False))
+    def matrices(self, n: int, format: Format, last: Format | None) -> tuple[MatrixOperand, ...]:
+        return (MatrixOperand(1, n, format), MatrixOperand(2, n, format, own=False))
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ class Fused(OneMatrix):
         require_of(kernel, self, "n2")
         require_of(kernel, self, "n3", low=least_of_third)
 
-    def matrices(self, n: int, format: Format, last: Format | None) -> tuple[Matrix, ...]:
+    def matrices(self, n: int, format: Format, last: Format | None) -> tuple[MatrixOperand, ...]:
         rows = [one for one in (n, self.n2, self.n3) if one]
-        return tuple(Matrix(number, one, format) for number, one in enumerate(rows, 1))
+        return tuple(MatrixOperand(number, one, format) for number, one in enumerate(rows, 1))
 
     def blocks(self, blocks: Blocks, last: Format | None) -> tuple[Blocks, ...]:
         return (replace(blocks, matrices=tuple(one for one in (blocks.n, self.n2, self.n3) if one)),)
@@ -129,9 +129,9 @@ class FusedWithAnother(Fused):
         if last is None:
             raise ArgumentError(f"{self.prefix}kernels need the format of the last matrix, `last`")
 
-    def matrices(self, n: int, format: Format, last: Format | None) -> tuple[Matrix, ...]:
+    def matrices(self, n: int, format: Format, last: Format | None) -> tuple[MatrixOperand, ...]:
         assert last is not None
-        return (Matrix(1, n, format), Matrix(2, self.n2, format), Matrix(3, self.n3, last))
+        return (MatrixOperand(1, n, format), MatrixOperand(2, self.n2, format), MatrixOperand(3, self.n3, last))
 
     def blocks(self, blocks: Blocks, last: Format | None) -> tuple[Blocks, ...]:
         assert last is not None

@@ -1,5 +1,5 @@
 """The epilogue that sends int8 planes to other ranks: the ranks share a matrix by its rows, and the planes that a rank makes go
-to the others at once, whose next products wait for them (Source.row_parts). So no launch gathers or sends them."""
+to the others at once, whose next products wait for them (PlaneSource.row_parts). So no launch gathers or sends them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.epilogue import Arrays
 from ptxgen.kernels.gemv.planes import PREFIX, GroupLane, Planes
 from ptxgen.kernels.gemv.received_digits import in_parts
-from ptxgen.kernels.gemv.source import Source
+from ptxgen.kernels.gemv.source import PlaneSource
 from ptxgen.kernels.quantize.activation_digits import BLOCK, ActivationDigits
 from ptxgen.kernels.quantize.quantize import LANE_VALUES, block_integers, digits_of
 from ptxgen.kernels.shape import require_of
@@ -119,7 +119,7 @@ class SendPlanes(Planes):
         return [getattr(alone, what)(**{name: arguments[name][rank] for name in own}) for rank in range(self.ranks)]
 
     def inputs_of_ranks(
-        self, whole: KernelType, source: Source, blocks: Blocks, signature: Signature, rng: np.random.Generator
+        self, whole: KernelType, source: PlaneSource, blocks: Blocks, signature: Signature, rng: np.random.Generator
     ) -> dict[str, Any]:
         """See KernelType.inputs. whole: `alone` for a row that does not come in parts; source: of the kernel itself."""
         of_each = []

@@ -28,7 +28,7 @@ from ptxgen.types import F32, U32, U64
 
 
 @dataclass(frozen=True)
-class Source:
+class PlaneSource:
     """The int8 planes of `batch` tokens of k activations each.
 
     normed: the activations are a deferred RMSNorm: digits, scales and sums stand for gamma * x, and the kernel multiplies the

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from ptxgen.dsl.parts import Part
+from ptxgen.dsl.parts import KernelPart
 from ptxgen.formats import RepackedFormat
 from ptxgen.kernels.gemv.digit_gemv_type import SAMPLED_WITH_THREE
 from ptxgen.kernels.quantize.activation_digits import BLOCK
@@ -17,7 +17,7 @@ MOST_BATCHED: Final = 8
 
 
 @dataclass(frozen=True)
-class OneToken(Part):
+class OneToken(KernelPart):
     """y: f32[n]; digits: s8[1, digits, k]; scales: f32[1, k / 32]; sums: s32[1, k / 32]."""
 
     prefix: ClassVar[str] = ""
