@@ -10,12 +10,6 @@ from click.testing import CliRunner
 from tests.structure import FIGURES, circles, components, deciders, kernel_classes, long_files, main
 
 KNOWN_CIRCLES = [
-    {
-        f"ptxgen.kernels.gemv.{file}"
-        for file in (
-            "gated_hw_dp4a", "gated_sent", "hw_dp4a", "hw_dp4a_normed", "joined_hw_dp4a", "mixed_hw_dp4a", "row_digits",
-        )
-    },
     {"ptxgen.kernels.gemm.warpgroup_tile", "ptxgen.kernels.gemm.wgmma_gemm"},  # together they would be a file of 530 lines
     {f"ptxgen.kernels.gemv.{file}" for file in ("cooperative", "gemv_type", "mwv")},  # each strategy names its batched form
 ]  # fmt: skip
@@ -41,7 +35,7 @@ def test_no_file_is_too_long() -> None:
 def test_who_decides_and_what_combines_is_found() -> None:
     assert "executor/layers/calls.py: _between" in deciders()
     assert not any(one.startswith("executor/layers/graph/") for one in deciders())
-    assert {"HwDp4aGemv", "HwDp4aGemvResidualNormed", "GemvType"} <= {one.__name__ for one in kernel_classes()}
+    assert {"HwDp4aGemv", "GemvType"} <= {one.__name__ for one in kernel_classes()}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from executor.base.environment import PRECISIONS
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
-from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.gemv.hw_dp4a import PLAIN, HwDp4aGemv
 from ptxgen.kernels.gemv.mwv import MwvGemv
 from ptxgen.kernels.registry import find, name_of
 
@@ -43,7 +43,7 @@ def default_strategy(format: Format, precision: str) -> Strategy:
         return Strategy(name_of(MwvGemv, format=format), {}, f"{format.name} has no integer codes, so f32 activations")
     digits = DIGITS[precision]
     reason = f"{precision}: {digits} int8 digit{'s' if digits > 1 else ''} of the activations"
-    return Strategy(name_of(HwDp4aGemv, format=format), {"digits": digits}, reason)
+    return Strategy(name_of(HwDp4aGemv, format=format, **PLAIN), {"digits": digits}, reason)
 
 
 def bit_free(kernel: str) -> tuple[str, ...]:

@@ -216,7 +216,9 @@ def _taken_for(entry: TuningEntry, format: RepackedFormat) -> TuningEntry | None
     """An entry of the native format as one of the repacked; None where its kernel is not registered for that."""
     if entry.format != format.native.id:
         return None
-    alike = (one.name for one in entries_of(find(entry.kernel).type) if one.fixed.get("format") is format)
+    own = find(entry.kernel)
+    same = (one for one in entries_of(own.type) if one.composition == own.composition)
+    alike = (one.name for one in same if one.fixed.get("format") is format)
     name = next(alike, None)
     return None if name is None else replace(entry, format=format.id, kernel=name)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Final
 
 from executor.choice.choice import GpuProfile, reads_one_digit
@@ -10,6 +10,7 @@ from executor.layers.batched import takes_rows
 from executor.memory.weights import LoadedWeight
 from ptxgen.dsl.arguments import Argument, Array, Signature
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.parts import usual_parameters, with_parameters
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.gemv_type import gemv_arguments
@@ -80,8 +81,8 @@ def of_rank(kernel: KernelType, ranks: int) -> KernelType:
     """A kernel that multiplies by one matrix or several, for as many rows of each as one of `ranks` devices has. What is of the
     whole's shape alone (KernelType.of_shape) is as by default."""
     rows = {name: value // ranks for name in ("n", "n2", "n3") if (value := kernel.parameters().get(name))}
-    usual = {one.name: one.default for one in fields(kernel) if one.name in kernel.of_shape}
-    return replace(kernel, **rows, **usual)
+    usual = {name: value for name, value in usual_parameters(kernel).items() if name in kernel.of_shape}
+    return with_parameters(kernel, **rows, **usual)
 
 
 def require_fit(kernel: KernelType, format: Format, name: str, *, n: int, k: int, rows: int = 1) -> None:

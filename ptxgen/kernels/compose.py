@@ -1,11 +1,32 @@
 """What a kernel is with more work, or beside others: for several rows, with an epilogue, with another source. Each function
-gives the composition, or None where there is none. Rules of a step (executor/layers) ask; kernels say what can be composed."""
+gives the composition, or None where there is none. Rules of a step (executor/layers) ask."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, TypeGuard
 
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.launch_config import RING_SHARED
+from ptxgen.dsl.parts import with_parameters
+from ptxgen.kernels.collective.gather_digits import GatherDigits
+from ptxgen.kernels.gemv import suited
+from ptxgen.kernels.gemv.chunks import takes_parts
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.gemv.leave_norm import LeaveNorm
+from ptxgen.kernels.gemv.matrices import Fused, FusedWithAnother, GateAndUp
+from ptxgen.kernels.gemv.planes import Planes
+from ptxgen.kernels.gemv.residual import AddResidual
+from ptxgen.kernels.gemv.send_planes import SendPlanes
+from ptxgen.kernels.gemv.shared_digits import chunks
+from ptxgen.kernels.gemv.suited import NO_RING, Ring
+from ptxgen.kernels.gemv.swiglu import SwiGlu
+from ptxgen.kernels.segments import further
+from ptxgen.target import WARP_SIZE
+
+ALIKE: Final = ("format", "k", "digits", "normed", "row_parts")
+"""The fields in which matrices must be alike to be multiplied in one launch."""
 
 
 def for_rows(kernel: KernelType, m: int) -> tuple[KernelType, ...]:
@@ -16,59 +37,163 @@ def for_rows(kernel: KernelType, m: int) -> tuple[KernelType, ...]:
 
 def add_residual(kernel: KernelType) -> KernelType | None:
     """With the epilogue that adds the product to `y` in place: the bits of this kernel and residual_add."""
+    if isinstance(kernel, HwDp4aGemv):
+        return replace(kernel, epilogue=(AddResidual(),)) if kernel.is_plain else None
     return kernel.with_residual()
 
 
 def complete_norm(kernel: KernelType) -> KernelType | None:
     """With the source that completes a deferred RMSNorm: the bits of rmsnorm_digits and this kernel."""
-    return kernel.with_norm()
+    return replace(kernel, normed=True) if isinstance(kernel, HwDp4aGemv) else None
 
 
 def receive_parts(kernel: KernelType, parts: int) -> KernelType | None:
-    """With the source that takes a row's int8 planes from so many ranks, each of which has made a part: same bits."""
-    return kernel.in_parts(parts)
+    """With the source that takes a row's int8 planes from so many ranks, each of which has made a part: the bits of this
+    one."""
+    if not isinstance(kernel, HwDp4aGemv) or not all(takes_parts(blocks, parts) for blocks in kernel.blocks):
+        return None
+    return replace(kernel, row_parts=parts)
 
 
 def send_part(kernel: KernelType, ranks: int) -> KernelType | None:
     """With the epilogue that sends the int8 planes of its part of a row to the other ranks."""
-    return kernel.sent(ranks)
+    if not isinstance(kernel, HwDp4aGemv) or not _makes_swiglu(kernel) or kernel.sends is not None:
+        return None
+    *chain, last = kernel.epilogue
+    assert isinstance(last, Planes)
+    return replace(kernel, epilogue=(*chain, SendPlanes(last.out_digits, ranks)))
 
 
 def defer_norm(kernel: KernelType, digits: int) -> KernelType | None:
     """With the epilogues that add the product to `y` in place and leave what an RMSNorm of y needs: int8 planes of gamma * y
     and the squares, for kernels that `complete_norm`. The bits are those of `add_residual` and rmsnorm_digits."""
-    return kernel.with_residual_norm(digits)
+    if not isinstance(kernel, HwDp4aGemv) or not kernel.is_plain:
+        return None
+    settings = suited.leaving_norm(kernel.blocks[0])
+    return None if settings is None else replace(kernel, **settings, epilogue=(AddResidual(), LeaveNorm(digits)))
 
 
 def fuse_swiglu(kernel: KernelType, up: KernelType, digits: int) -> KernelType | None:
     """The kernel that multiplies by its matrix and by that of `up`, and writes silu of the one times the other and the int8
     planes of that. The bits are those of both kernels and fused_swiglu_digits."""
-    return kernel.gated(up, digits)
+    if not _is_plain(kernel) or not _is_plain(up):
+        return None
+    alike = all(getattr(up, name) == getattr(kernel, name) for name in (*ALIKE, "n"))
+    settings = suited.swiglu(kernel.blocks[0]) if alike else None
+    if settings is None:
+        return None
+    return replace(kernel, **settings, segments=GateAndUp(), epilogue=(SwiGlu(), Planes(digits)))
 
 
 def fuse_horizontally(kernel: KernelType, others: Sequence[KernelType]) -> KernelType | None:
     """The kernel that multiplies the same activations by the matrices of these kernels, too, in one launch that takes no
-    longer: their `w` and `y` are its w2 and y2, w3 and y3."""
-    return kernel.joined(others)
+    longer: their `w` and `y` are its w2 and y2, w3 and y3. It has the settings of the first. The last of three matrices may
+    have another format."""
+    if not isinstance(kernel, HwDp4aGemv):
+        return kernel.joined(others)
+    if not kernel.is_plain:
+        return None
+
+    def alike(one: KernelType, names: Sequence[str] = ALIKE) -> TypeGuard[HwDp4aGemv]:
+        return _is_plain(one) and all(getattr(one, name) == getattr(kernel, name) for name in names)
+
+    more = further(others, alike)
+    if more is not None:
+        fewest = min((n for n in more if n), default=kernel.n)
+        turns = kernel.turns if fewest >= kernel.blocks[0].warp_results else 1
+        return replace(kernel, **{**NO_RING, "turns": turns}, segments=Fused(*more))
+    if len(others) != 2:
+        return None
+    same, other = others
+    if not (alike(same) and alike(other, [name for name in ALIKE if name != "format"])):
+        return None
+    return _with_another(kernel, same, other)
+
+
+def _with_another(kernel: HwDp4aGemv, same: HwDp4aGemv, other: HwDp4aGemv) -> HwDp4aGemv | None:
+    """Three matrices, the last of another format: in one turn where a matrix has too few rows for more. None where activations
+    do not fit shared memory at once, and where the GPU would have the blocks in too many rounds."""
+    if any(len(chunks(one.format, one.k, 1, one.digits)) > 1 for one in (kernel, other)):
+        return None
+    last_rows = suited.last_rows_per_warp(other.rows_per_warp, other.format)
+    last_results = last_rows * other.fragments.shares * kernel.turns
+    fit = same.n >= kernel.blocks[0].warp_results and last_results <= min(other.n, WARP_SIZE)
+    segments = FusedWithAnother(same.n, other.n, last_rows)
+    turns = kernel.turns if fit else 1
+    mixed = replace(kernel, **{**NO_RING, "turns": turns}, last=other.format, segments=segments)
+    launch = mixed.launch()
+    return mixed if suited.mixes(launch.blocks, launch.threads) else None
 
 
 def pipeline_weights(kernel: KernelType) -> KernelType | None:
     """With the multistage pipeline that copies weights into shared memory, from before the wait for the launch before it, where
     that is faster on a large GPU. A block may take RING_SHARED bytes. Same bits."""
-    return kernel.with_weight_ring()
+    if not isinstance(kernel, HwDp4aGemv):
+        return None
+    if isinstance(kernel.segments, Fused):
+        return _pipelined_of_several(kernel)
+    ring: Ring | None = None
+    if _makes_swiglu(kernel):
+        ring = suited.ring_of_swiglu(kernel.blocks[0])
+    elif any(isinstance(one, LeaveNorm) for one in kernel.epilogue):
+        ring = suited.ring_of_leaving_norm(kernel.rows_per_warp)
+    elif kernel.epilogue and kernel.epilogue[0].onto:
+        ring = suited.ring_of_residual(kernel.blocks[0])
+    return None if ring is None else _with_ring(kernel, ring)
+
+
+def _pipelined_of_several(kernel: HwDp4aGemv) -> HwDp4aGemv | None:
+    weight_bytes = sum(matrix.n for matrix in kernel.matrices) * kernel.format.row_bytes(kernel.k)
+    for rounds, ring in suited.rings_of_several(weight_bytes, mixed=isinstance(kernel.segments, FusedWithAnother)):
+        one = with_parameters(kernel, **ring.settings)
+        if not suited.in_rounds(one.launch().blocks, rounds, one.blocks[0]):
+            continue
+        ringed = _with_ring(one, ring._replace(settings={}))
+        if ringed is not None and ringed.launch().resident * ringed.launch().dynamic_shared <= RING_SHARED:
+            return ringed
+    return None
+
+
+def _with_ring(kernel: HwDp4aGemv, ring: Ring) -> HwDp4aGemv | None:
+    """With a ring of as many slots as fit; None where there is no room for so many."""
+    one = with_parameters(kernel, **ring.settings)
+    fitting = (count for count in range(ring.most, ring.least - 1, -1) if all(it.fits_ring(count) for it in one.blocks))
+    count = next(fitting, None)
+    return None if count is None else replace(one, **{**NO_RING, "ring": count}, pdl=False)
 
 
 def between(kernel: KernelType, before: KernelType | None, after: KernelType | None) -> KernelType:
     """As it is fastest between these launches, with the same bits; None: one that is not known."""
-    return kernel.between(before, after)
+    if not (isinstance(kernel, HwDp4aGemv) and kernel.ring):
+        return kernel
+    beside = isinstance(after, GatherDigits) or (isinstance(after, HwDp4aGemv) and after.ring > 0)
+    kernel = replace(kernel, holds_next=kernel.launch().dynamic_shared > suited.HOLDING and not beside)
+    leaves = any(isinstance(one, LeaveNorm) for one in kernel.epilogue)
+    if not (leaves and isinstance(after, HwDp4aGemv) and _makes_swiglu(after)) or after.ring:
+        return kernel
+    if (after.format, after.k) != (kernel.format, kernel.n):
+        return kernel
+    return with_parameters(kernel, **suited.asks(after.blocks[0]))
 
 
 def borrowed(kernel: KernelType) -> Mapping[str, str]:
     """The arguments that are constant ones of the launch after it, by the names that they have there, as `between` sets."""
-    return kernel.borrowed
+    found: dict[str, str] = {}
+    if isinstance(kernel, HwDp4aGemv):
+        for one in kernel.epilogue:
+            found |= one.borrowed if isinstance(one, LeaveNorm) else {}
+    return found
 
 
 def start_early(kernel: KernelType) -> KernelType:
     """The form that works before it waits for the launch before it (LaunchConfig.early), with the same bits; the kernel itself
     where it has none: then it waits first."""
     return kernel.early()
+
+
+def _is_plain(kernel: KernelType) -> TypeGuard[HwDp4aGemv]:
+    return isinstance(kernel, HwDp4aGemv) and kernel.is_plain
+
+
+def _makes_swiglu(kernel: HwDp4aGemv) -> bool:
+    return isinstance(kernel.segments, GateAndUp)

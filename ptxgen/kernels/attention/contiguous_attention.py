@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.arguments import Signature, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HIDDEN, PART, KernelType, Work
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
+from ptxgen.dsl.parts import PARTS
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import AttentionType, positions
 from ptxgen.kernels.attention.int8_planes import Int8Planes
@@ -82,8 +83,8 @@ class ContiguousAttention(AttentionType):
     arguments that stand for q, length and the last row of the caches (`rope_`, `bias_rope_`, `norm_rope_`), see rope_source.py.
     """
 
-    output: Output = field(default=F32_OUT, kw_only=True, metadata=PART)
-    split: OneBlock = field(default=ONE_BLOCK, kw_only=True, metadata=PART)
+    output: Output = field(default=F32_OUT, kw_only=True, metadata=PARTS)
+    split: OneBlock = field(default=ONE_BLOCK, kw_only=True, metadata=PARTS)
     source: QuerySource = field(default=PLAIN, kw_only=True, metadata=HIDDEN)
 
     def __post_init__(self) -> None:

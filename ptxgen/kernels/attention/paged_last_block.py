@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.arguments import Signature, update, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import PART, KernelType, Work
+from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
+from ptxgen.dsl.parts import PARTS
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.attention_type import positions
 from ptxgen.kernels.attention.f16_split import F16Split
@@ -62,7 +63,7 @@ class PagedAttentionLastBlock(PagedAttention):
     """
 
     least_sm = LEAST_SM
-    output: Output = field(default=Output(), kw_only=True, metadata=PART)
+    output: Output = field(default=Output(), kw_only=True, metadata=PARTS)
 
     def __post_init__(self) -> None:
         super().__post_init__()

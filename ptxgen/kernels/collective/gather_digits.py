@@ -46,7 +46,7 @@ class GatherDigits(KernelType):
 
     x: f32[n / ranks], this rank's slice, of whole blocks of 32; digits: s8[1, digits, n], scales: f32[1, n / 32], sums: s32[1,
     n / 32]: what q8_quantize (digits=1), q16_quantize (2) or q24_quantize (3) make of the whole row. `normed`: what an RMSNorm
-    of the row needs, for kernels that complete it (KernelType.with_norm): the digits are those of the f32 products x * gamma,
+    of the row needs, for kernels that complete it (compose.complete_norm): the digits are those of the f32 products x * gamma,
     gamma: f32[n], and squares: f32[n / 32] the sums of x^2 of each 32, as group_squares makes them (norm/squares.py). numbers:
     u32[blocks], inbox: u64[2, ranks, words]: zeros before the first launch, and nobody else's; inboxes: u64[ranks], the
     addresses of the inbox of each rank, this one's included; rank: u32.

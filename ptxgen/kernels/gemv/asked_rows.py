@@ -13,14 +13,6 @@ from ptxgen.formats import Format
 from ptxgen.kernels.gemv.ring_layout import LINE
 from ptxgen.types import U8
 
-ASKED: Final = 8 << 20
-"""Bytes that are asked for: what memory brings in the 2 us that it stands still in the output projection of an 8B. On an H100,
-in steps of Q8_0: 4 MB won 24 us of 2928, 6 MB 40, 8 MB 43, 10 MB 42, 12 MB 38; on an H200 8 MB won 7 of 2142, and 12 MB lost
-2. What is asked for too late or too much is in the way of the other launch's activations."""
-
-MOST_OF: Final = 8
-"""Of so many rows one at most is asked for: the 1B lost 1 us of 614 by a quarter of its rows and won 4 by an eighth."""
-
 BORROWED: Final[Mapping[str, str]] = {"next_w": "w", "next_w2": "w2"}
 """The arguments: matrices of the launch behind, by their names there."""
 

@@ -9,16 +9,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
+from ptxgen.dsl.arguments import read
 from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.collective.digit_message import DigitMessage
+from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane
-from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
-from ptxgen.kernels.gemv.received_digits import ReceivedDigits
-from ptxgen.kernels.gemv.shared_digits import Layout, NormOfReader, SharedDigits, rows_at_once
+from ptxgen.kernels.gemv.shared_digits import Layout, SharedDigits, chunks, rows_at_once
+from ptxgen.kernels.gemv.source import PlaneSource
+from ptxgen.kernels.quantize import activation_digits
 from ptxgen.kernels.quantize.activation_digits import BLOCK
-from ptxgen.target import MAX_REGISTERS, REGISTERS
+from ptxgen.target import MAX_REGISTERS, MAX_STATIC_SHARED, REGISTERS
+from ptxgen.types import F32, U8
 
 # Steps of a chunk that are written out; longer chunks loop.
 WRITTEN_OUT: Final = 8
@@ -38,20 +41,31 @@ Raw = list[tuple[Value, ...]]
 """What was loaded of the fragments of a step, by row of the warp."""
 
 
-def loops(kernel: HwDp4aType, parts: list[tuple[int, int]]) -> bool:
+def loops(blocks: Blocks, parts: list[tuple[int, int]]) -> bool:
     """Whether a row in these chunks (first step, steps) is a loop."""
-    if kernel.fragments.steps <= kernel.ahead:
+    if blocks.fragments.steps <= blocks.ahead:
         return False
-    if kernel.activation_rows > 1 and len(parts) > 1:
+    if blocks.tokens > 1 and len(parts) > 1:
         return True
-    size = step_size(kernel)
-    written = sum(_written_out(steps, kernel.ahead) for _, steps in parts)
-    handed_on = (kernel.ahead + 1) * size.registers if _written_out(parts[0][1], kernel.ahead) < parts[0][1] else 0
+    size = step_size(blocks)
+    written = sum(_written_out(steps, blocks.ahead) for _, steps in parts)
+    handed_on = (blocks.ahead + 1) * size.registers if _written_out(parts[0][1], blocks.ahead) < parts[0][1] else 0
     return (
-        size.instructions > LONG_STEP * kernel.rows_per_warp
+        size.instructions > LONG_STEP * blocks.rows_per_warp
         or written * size.instructions > MOST_INSTRUCTIONS
-        or 8 * handed_on > 7 * registers(kernel)  # Q5_K
+        or 8 * handed_on > 7 * registers(blocks)  # Q5_K
     )
+
+
+def takes_parts(blocks: Blocks, parts: int) -> bool:
+    """Whether a row can come in so many parts: it is staged at once, not in a loop, with room for the squares beside it."""
+    if blocks.pdl or blocks.tokens > 1 or blocks.k % (BLOCK * parts) or not blocks.stages_at_once:
+        return False
+    squares = F32.bytes * blocks.k // BLOCK
+    static = Layout(blocks.format, blocks.k, 1, blocks.digits).bytes + squares + blocks.static_bytes
+    if not blocks.asked_for and static > MAX_STATIC_SHARED:
+        return False
+    return blocks.in_turns or not loops(blocks, chunks(blocks.format, blocks.k, 1, blocks.digits))
 
 
 def _written_out(steps: int, ahead: int) -> int:
@@ -67,33 +81,38 @@ class StepSize:
     registers: int
 
 
-def step_size(kernel: HwDp4aType) -> StepSize:
-    """What a step of a kernel like this takes."""
-    return _step_size(replace(kernel, k=kernel.fragments.values, n=FEW_ROWS, row_parts=1))
+def step_size(blocks: Blocks) -> StepSize:
+    """What a step of blocks like these takes."""
+    source = PlaneSource(blocks.fragments.values, blocks.digits, blocks.source.batch, blocks.source.normed)
+    one = replace(blocks, source=source, matrices=(FEW_ROWS,), turns=1, ring=0, beside=False, first=0, number=1)
+    return _step_size(replace(one, paced=False, late_from=None))
 
 
 @lru_cache
-def _step_size(kernel: HwDp4aType) -> StepSize:
+def _step_size(blocks: Blocks) -> StepSize:
     """Counted in a step that is written for nobody."""
-    k = KernelBuilder(kernel.name, kernel.signature(), kernel.launch())
-    rows = rows_at_once(kernel.format, kernel.k, kernel.activation_rows, kernel.digits)
-    warp = Warp(kernel, k, Layout(kernel.format, kernel.k, rows, kernel.digits))
+    row = read(U8, blocks.n, blocks.format.row_bytes(blocks.k), constant=True)
+    planes = activation_digits.arrays(blocks.tokens, blocks.digits, blocks.k, "in")
+    signature = {**dict.fromkeys(blocks.weights, row), **blocks.source.signature({**planes})}
+    k = KernelBuilder("step", signature, LaunchConfig(blocks.count, blocks.threads, dynamic_shared=blocks.asked_for))
+    rows = rows_at_once(blocks.format, blocks.k, blocks.tokens, blocks.digits)
+    warp = Warp(blocks, k, Layout(blocks.format, blocks.k, rows, blocks.digits))
     before = len(k.body)
     raw = [warp.lane.load(k, cursor) for cursor in warp.cursors]
-    for first in range(0, kernel.activation_rows, rows):
-        warp.add_step(raw, range(first, min(first + rows, kernel.activation_rows)), 0)
+    for first in range(0, blocks.tokens, rows):
+        warp.add_step(raw, range(first, min(first + rows, blocks.tokens)), 0)
     return StepSize(len(k.body) - before, sum(map(len, raw)))
 
 
-def registers(kernel: HwDp4aType) -> int:
+def registers(blocks: Blocks) -> int:
     """Registers that a thread may take."""
-    return min(MAX_REGISTERS, REGISTERS // max(kernel.threads_at_once, kernel.launch().threads))
+    return min(MAX_REGISTERS, REGISTERS // max(blocks.threads_at_once, blocks.threads))
 
 
-def _most_ahead(kernel: HwDp4aType) -> int:
+def _most_ahead(blocks: Blocks) -> int:
     """Steps of weights to load ahead so that these, the ones in use and the sums take 3 of 8 registers at most."""
-    sums = kernel.activation_rows * kernel.rows_per_warp
-    return max(1, (registers(kernel) * 3 // 8 - sums) // step_size(kernel).registers - 1)
+    sums = blocks.tokens * blocks.rows_per_warp
+    return max(1, (registers(blocks) * 3 // 8 - sums) // step_size(blocks).registers - 1)
 
 
 def _rounded_up(number: int, multiple: int) -> int:
@@ -103,24 +122,24 @@ def _rounded_up(number: int, multiple: int) -> int:
 class Warp:
     """What a warp holds: its rows, its lanes' places, its sums by row of weights and row of activations."""
 
-    def __init__(self, kernel: HwDp4aType, k: KernelBuilder, layout: Layout) -> None:
-        self.kernel = kernel
+    def __init__(self, blocks: Blocks, k: KernelBuilder, layout: Layout) -> None:
+        self.blocks = blocks
         self.k = k
-        self.fragments = kernel.fragments
+        self.fragments = blocks.fragments
         self.lane: FragmentLane = self.fragments.lane(k)
-        self.matrix = kernel.matrix_of_block(k)
-        self.n: Index = kernel.n if self.matrix is None else self.matrix.n
-        self.whole = kernel.whole if self.matrix is None else self.matrix.whole
+        self.matrix = blocks.matrix_of_block(k)
+        self.n: Index = blocks.n if self.matrix is None else self.matrix.n
+        self.whole = blocks.whole if self.matrix is None else self.matrix.whole
         """Whether every warp has as many rows as others."""
         self.first_row: Value = (
-            kernel.first_row(k) if self.matrix is None else k.mad(k.warp, kernel.warp_results, self.matrix.first_row)
+            blocks.first_row(k) if self.matrix is None else k.mad(k.warp, blocks.warp_results, self.matrix.first_row)
         )
         self.first_new = self.first_row
         """The first row that is no other warp's: with turns the last warp goes back so far that all its rows are there."""
-        if kernel.in_turns and not self.whole:
-            self.first_row = k.min(self.first_row, self.n - kernel.warp_results)
+        if blocks.in_turns and not self.whole:
+            self.first_row = k.min(self.first_row, self.n - blocks.warp_results)
         self._first_of_lane = self.first_row + self.lane.share if self.fragments.shares > 1 else self.first_row
-        numbers = [self.number(i) for i in range(kernel.lane_results)]
+        numbers = [self.number(i) for i in range(blocks.lane_results)]
         # Rows past the end are computed again as the last row, because all warps have to stage and to shuffle.
         self.numbers: list[Value] = []
         """The rows that the lane has fragments of at once, all below n."""
@@ -128,26 +147,17 @@ class Warp:
         """Of the first number that of each matrix, then those of the second."""
         for number in numbers:
             self.numbers.append(number if self.whole else k.min(number, self.n - 1))
-            self.rows += [self._row(name, self.numbers[-1]) for name in kernel.weights]
+            self.rows += [self._row(name, self.numbers[-1]) for name in blocks.weights]
         self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
-        self.shared = self._staged(layout)
-        self.message: DigitMessage | None = None
-        """By which results go to other ranks."""
-        self.totals = [[k.f32(0.0) for _ in range(kernel.activation_rows)] for _ in self.rows]
-
-    def _staged(self, layout: Layout) -> SharedDigits:
-        k, kernel, dynamic = self.k, self.kernel, self.kernel.asked_for > 0
-        if kernel.row_parts > 1:
-            return ReceivedDigits(k, layout, self.lane, dynamic=dynamic, words=kernel.part_words, parts=kernel.row_parts)
-        norm = NormOfReader(k, kernel.k) if kernel.normed else None
-        return SharedDigits(k, layout, self.lane, dynamic=dynamic, norm=norm)
+        self.shared: SharedDigits = blocks.source.staged(k, layout, self.lane, dynamic=blocks.asked_for > 0)
+        self.totals = [[k.f32(0.0) for _ in range(blocks.tokens)] for _ in self.rows]
 
     def _row(self, name: str, number: Value) -> GlobalArray:
         """The weights of a row of this matrix from its first on."""
         if self.matrix is None:
             row: GlobalArray = getattr(self.k.arg, name).at(number, 0)
             return row
-        return self.matrix.array(name).at(number * self.kernel.format.row_bytes(self.kernel.k))
+        return self.matrix.array(name).at(number * self.blocks.format.row_bytes(self.blocks.k))
 
     def number(self, i: int) -> Value:
         """The number of row i of those that the lane has fragments of at once: neighbouring shares have neighbouring rows. It
@@ -179,7 +189,7 @@ class Warp:
         count = len(runs[0])
         # Three digits of a whole fragment's activations would fill the registers, so each row adds a run before any adds the
         # next. Either way a row adds its runs in the same order.
-        share = count if self.kernel.digits < 3 else 1
+        share = count if self.blocks.digits < 3 else 1
         for place, number in enumerate(rows):
             activations = self.shared.read(place, step, more)
             for start in range(0, count, share):
@@ -200,12 +210,12 @@ class Chunk:
 
     def load_ahead(self) -> None:
         """Write the loads of the first steps."""
-        self.ahead = [self._load(step) for step in range(min(self.warp.kernel.ahead, self.steps))]
+        self.ahead = [self._load(step) for step in range(min(self.warp.blocks.ahead, self.steps))]
 
     def add(self, rows: range) -> None:
         """Add all steps to the sums of these rows of activations, which are staged. Every load is written `ahead` steps before
         its use."""
-        ahead = self.warp.kernel.ahead
+        ahead = self.warp.blocks.ahead
         done, pending = self._loop(rows, ahead) if self.steps > max(WRITTEN_OUT, 2 * ahead) else (0, list(self.ahead))
         for step in range(done, self.steps):
             if step + ahead < self.steps:
@@ -247,17 +257,17 @@ class ChunkLoop:
     The weights of `ahead` steps are in registers that the loop hands on, so their loads run on over the ends of chunks; past
     the last step the last block is loaded again, for nothing. Which lanes have a block in a step is asked in every step."""
 
-    def __init__(self, kernel: HwDp4aType, k: KernelBuilder, turns: list[range], most_steps: int) -> None:
-        fragments = kernel.fragments
+    def __init__(self, blocks: Blocks, k: KernelBuilder, turns: list[range], most_steps: int) -> None:
+        fragments = blocks.fragments
         # Rows of activations that take turns meet the weights that are in registers, so a chunk is a step.
         most = most_steps if len(turns) == 1 else 1
-        self.ahead = min(kernel.ahead, most, _most_ahead(kernel))
+        self.ahead = min(blocks.ahead, most, _most_ahead(blocks))
         count = -(-fragments.steps // (most // self.ahead * self.ahead))
         self.steps = _rounded_up(-(-fragments.steps // count), self.ahead)
-        values = min(kernel.k, self.steps * fragments.values)
-        self.warp = Warp(kernel, k, Layout(kernel.format, values, len(turns[0]), kernel.digits))
+        values = min(blocks.k, self.steps * fragments.values)
+        self.warp = Warp(blocks, k, Layout(blocks.format, values, len(turns[0]), blocks.digits))
         self._last_turn = turns[-1]
-        self._blocks = kernel.k // kernel.format.block
+        self._blocks = blocks.k // blocks.format.block
         loaded = [self._load(step * fragments.blocks + self.warp.lane.block) for step in range(self.ahead)]
         self._raw = [[tuple(in_variable(k, one) for one in raw) for raw in step] for step in loaded]
 
@@ -269,7 +279,7 @@ class ChunkLoop:
         """Stage these rows of activations for the chunk that starts with step `first`."""
         warp = self.warp
         warp.k.barrier()  # the lanes may still be reading what was staged last
-        warp.shared.fill_from(rows, first * (warp.fragments.values // BLOCK), warp.kernel.k)
+        warp.shared.fill_from(rows, first * (warp.fragments.values // BLOCK), warp.blocks.k)
 
     def add(self, rows: range, first: Value) -> None:
         """Add all steps of the chunk that starts with step `first` to the sums of these rows of activations."""

@@ -44,6 +44,18 @@ SAMPLED_WITH_THREE = ("Q4_K", "Q4_1", "Q6_K", "Q8_0")
 MEASURED_ROWS = 64
 
 
+def runs(format: Format) -> int:
+    """The most runs of a fragment that are added, with or without a minimum: those of neighbours with one scale."""
+    a_row = -(-format.packed_width // format.scale_values)
+    return format.packed_depth * a_row * (2 if format.has_minimum else 1)
+
+
+def relative_bound(chain: int, digits: int) -> float:
+    """What a result may be off by, relative to the sum of the sizes of its products, where a chain of so many additions is the
+    longest: see `DigitGemvType.tolerance`."""
+    return gamma(chain + PRODUCT_ROUNDINGS + (THIRD_DIGIT_ROUNDINGS if digits == 3 else 0))
+
+
 @dataclass(frozen=True)
 class DigitGemvType(GemvType):
     """y = W x on activation digits (see kernels/quantize). y: f32[n]; w: u8[n, row_bytes], rows of k quantised values;
@@ -75,9 +87,8 @@ class DigitGemvType(GemvType):
 
     @property
     def runs(self) -> int:
-        """The most runs of a fragment that are added, with or without a minimum: those of neighbours with one scale."""
-        a_row = -(-self.format.packed_width // self.format.scale_values)
-        return self.format.packed_depth * a_row * (2 if self.format.has_minimum else 1)
+        """See `runs`."""
+        return runs(self.format)
 
     def batched(self, m: int) -> tuple[KernelType, ...]:
         return ()
@@ -92,7 +103,7 @@ class DigitGemvType(GemvType):
     @property
     def relative_bound(self) -> float:
         """What a result may be off by, relative to the sum of the sizes of its products; see `tolerance`."""
-        return gamma(self.chain + PRODUCT_ROUNDINGS + (THIRD_DIGIT_ROUNDINGS if self.digits == 3 else 0))
+        return relative_bound(self.chain, self.digits)
 
     def _in_float64(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         x = values(arguments["digits"], arguments["scales"]).reshape(*self.batch, self.k)

@@ -1,337 +1,397 @@
-"""The fast GEMV on activation digits: fragments of super-blocks on neighbouring lanes, activations in shared memory,
-several rows a warp, weights loaded ahead. On one row of activations, on several, and with the residual connection as epilogue:
-what a projection adds to the stream goes there at once."""
+"""The fast GEMV on int8 planes: fragments of super-blocks on neighbouring lanes, activations in shared memory, several rows a
+warp, weights loaded ahead. It is a composition: of tokens, segments (the matrices), a source (of the activations), a stream of
+weights, and a chain of epilogues. COMPOSITIONS lists those that have registered names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeGuard
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.dsl.arguments import Signature, update
+from ptxgen.dsl.arguments import Signature
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Work
-from ptxgen.dsl.launch_config import RING_SHARED, LaunchConfig
-from ptxgen.dsl.memory import GlobalArray
-from ptxgen.dsl.value import Value
-from ptxgen.formats import RepackedFormat
-from ptxgen.kernels.accuracy import UNIT
-from ptxgen.kernels.gemv.chunks import Chunk, ChunkLoop, Warp, loops
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED_WITH_REPACKED, SAMPLED_WITH_THREE
-from ptxgen.kernels.gemv.hw_dp4a_type import LATE_FROM, MULTIPROCESSORS, NO_RING, HwDp4aType
-from ptxgen.kernels.gemv.shared_digits import Layout, chunks, rows_at_once
-from ptxgen.kernels.gemv.turns import Turns
-from ptxgen.kernels.gemv.weight_ring import WeightRing
-from ptxgen.kernels.joined import further
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
+from ptxgen.dsl.launch_config import EARLY_SM, LaunchConfig
+from ptxgen.dsl.parts import PARTS, composed
+from ptxgen.errors import ArgumentError
+from ptxgen.formats import REPACKED, Format, find
+from ptxgen.kernels.accuracy import with_outlier
+from ptxgen.kernels.gemv import emission, epilogue
+from ptxgen.kernels.gemv.blocks import Blocks
+from ptxgen.kernels.gemv.digit_gemv_type import PACKED_WITH_REPACKED, DigitGemvType, relative_bound, runs
+from ptxgen.kernels.gemv.epilogue import Arrays, Epilogue, Float64, Store, StoredRows
+from ptxgen.kernels.gemv.fragments import Fragments
+from ptxgen.kernels.gemv.grouped_rows import GroupedRows
+from ptxgen.kernels.gemv.leave_norm import LeaveNorm
+from ptxgen.kernels.gemv.matrices import Fused, FusedWithAnother, GateAndUp, MatrixOperand, OneMatrix
+from ptxgen.kernels.gemv.planes import Planes
+from ptxgen.kernels.gemv.residual import AddResidual
+from ptxgen.kernels.gemv.samples import NARROW
+from ptxgen.kernels.gemv.send_planes import SendPlanes
+from ptxgen.kernels.gemv.source import PlaneSource
+from ptxgen.kernels.gemv.suited import RING_ROOM, late_from, most_registers
+from ptxgen.kernels.gemv.swiglu import SwiGlu
+from ptxgen.kernels.gemv.tokens import Batch, OneToken
+from ptxgen.kernels.quantize.activation_digits import quantize
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.shape import require
-from ptxgen.target import MAX_STATIC_SHARED, WARP_SIZE
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
-SHARED = ("format", "k", "digits", "normed", "row_parts")
-"""The fields in which matrices must be alike to be multiplied in one launch."""
 
-SIXTEEN_WARPS, THEIR_REGISTERS = 16 * WARP_SIZE, 80
-"""Threads of a block, and the most registers of each that leave room on a multiprocessor for a block of 8 warps of 96, as those
-that multiply by gate and up and copy ahead beside one of the output projection. With 88 a thread a step of the 8B took 1588 us
-instead of 1537 (H200)."""
-
-MOST_BATCHED = 8
-"""Rows of activations of a batched kernel."""
-
-
-@register(format=PACKED_WITH_REPACKED)
 @dataclass(frozen=True)
-class HwDp4aGemv(HwDp4aType):
-    """y = W x on quantised activations, the fast path: dp4a on fragments that neighbouring lanes share a super-block in.
+class HwDp4aGemv(DigitGemvType):
+    """y = W x on int8 planes of activations, the fast path: dp4a on fragments that share a super-block.
 
     y: f32[n]; w: u8[n, row_bytes]; digits: s8[1, digits, k]; scales: f32[1, k / 32]; sums: s32[1, k / 32], as q8_quantize
-    (digits=1), q16_quantize (2) or q24_quantize (3) writes them. A half-warp takes four super-blocks of Q4_K side by side, a
-    lane the 64 weights of a chunk: so each pair of 6-bit scales is unpacked once, where a half-warp for one super-block would
-    unpack it in four lanes. The rows of a warp share every read of the activations, the warps of a block their staging."""
+    (digits=1), q16_quantize (2) or q24_quantize (3) writes them; further arguments as the parts say. A half-warp takes four
+    super-blocks of Q4_K side by side, a lane the 64 weights of a chunk: so each pair of 6-bit scales is unpacked once, where a
+    half-warp for one super-block would unpack it in four lanes. The rows of a warp share every read of the activations, the
+    warps of a block their staging.
 
-    name_pattern = "hw_dp4a_{format}_gemv"
+    tokens: one, or a batch (tokens.py). segments: the matrices, in `format`, and the last in the format `last`, if that is
+    another (matrices.py). normed, row_parts: the source (source.py). epilogue: what becomes of the sums (epilogue.py).
+
+    num_warps, rows_per_warp: see Blocks; a multiprocessor's registers hold resident_threads threads, of Q6_K half as many. The
+    stream of weights: the loads of the first `ahead` steps are issued before the activations are touched; with `pdl` before
+    the wait for the kernel that writes them (programmatic dependent launch, sm_90 and later), which takes more registers:
+    between other kernels it is slower. With `turns` a warp takes so many times as many rows, some after others, while the
+    activations stay in shared memory (turns.py), which must hold all of a single row's. With `ring` weights are copied ahead
+    into so many slots of shared memory a warp (weight_ring.py), on sm_90 and later, where `ahead` says nothing; with
+    `holds_next`, too, the next launch may start when the blocks have their sums, and not at once."""
+
+    # One warp, or share of it, has a row to itself.
+    bit_free = ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl", "turns", "ring", "holds_next")
+    # A matrix may have fewer rows, and its activations may not fit; the last is of its neighbours, too.
+    of_shape = ("turns", "ring", "holds_next")
     batched_alike = True
-
-    def batched(self, m: int) -> tuple[KernelType, ...]:
-        if type(self) is not HwDp4aGemv or self.normed:  # a subclass computes something else
-            return ()
-        return (BatchedHwDp4aGemv(self.format, k=self.k, n=self.n, m=m, digits=self.digits),)
-
-    def with_norm(self) -> KernelType | None:
-        return replace(self, normed=True)
-
-    def in_parts(self, parts: int) -> KernelType | None:
-        return replace(self, row_parts=parts) if self._takes_parts(parts) else None
-
-    def _takes_parts(self, parts: int) -> bool:
-        """Whether a row can come in so many parts: it is staged at once, not in a loop, with room for the squares beside it."""
-        if self.pdl or self.activation_rows > 1 or self.k % (BLOCK * parts) or not self.stages_at_once:
-            return False
-        squares = F32.bytes * self.k // BLOCK
-        static = Layout(self.format, self.k, 1, self.digits).bytes + squares + self.static_bytes
-        if not self.asked_for and static > MAX_STATIC_SHARED:
-            return False
-        return self.in_turns or not loops(self, chunks(self.format, self.k, 1, self.digits))
-
-    def with_residual_norm(self, digits: int) -> KernelType | None:
-        from ptxgen.kernels.gemv.hw_dp4a_normed import HwDp4aGemvResidualNormed  # is an HwDp4aGemv itself
-
-        return HwDp4aGemvResidualNormed.suited(self, digits) if type(self) is HwDp4aGemv else None
-
-    def gated(self, up: KernelType, digits: int) -> KernelType | None:
-        from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv  # is an HwDp4aGemv itself
-
-        if type(self) is not HwDp4aGemv or type(up) is not HwDp4aGemv:
-            return None
-        alike = all(getattr(up, name) == getattr(self, name) for name in (*SHARED, "n"))
-        return GatedHwDp4aGemv.suited(self, digits) if alike else None
-
-    def with_residual(self) -> KernelType | None:
-        return HwDp4aGemvResidual(**self.parameters(), format=self.format) if type(self) is HwDp4aGemv else None
-
-    def joined(self, others: Sequence[KernelType]) -> KernelType | None:
-        """With this one's settings, and the bits that each has alone. The last of three may have another format."""
-        from ptxgen.kernels.gemv.joined_hw_dp4a import JoinedHwDp4aGemv  # is an HwDp4aGemv itself
-        from ptxgen.kernels.gemv.mixed_hw_dp4a import MixedHwDp4aGemv
-
-        def alike(one: KernelType, names: Sequence[str] = SHARED) -> TypeGuard[HwDp4aGemv]:
-            return type(one) is HwDp4aGemv and all(getattr(one, name) == getattr(self, name) for name in names)
-
-        if type(self) is not HwDp4aGemv:
-            return None
-        more = further(others, alike)
-        if more is not None:
-            turns = self.turns if min((n for n in more if n), default=self.n) >= self.warp_results else 1
-            settings = {**self.parameters(), "turns": turns, **NO_RING}
-            return JoinedHwDp4aGemv(**settings, format=self.format, n2=more[0], n3=more[1])
-        if len(others) != 2:
-            return None
-        same, other = others
-        if not (alike(same) and alike(other, [name for name in SHARED if name != "format"])):
-            return None
-        return MixedHwDp4aGemv.of(self, same, other)
-
-    def emit(self, k: KernelBuilder) -> None:
-        if self.in_turns:
-            self._emit_turns(k)
-            return
-        together = rows_at_once(self.format, self.k, self.activation_rows, self.digits)
-        turns = [range(row, min(row + together, self.activation_rows)) for row in range(0, self.activation_rows, together)]
-        parts = chunks(self.format, self.k, together, self.digits)
-        if loops(self, parts):
-            self._emit_looped(k, turns, parts[0][1])
-        else:
-            self._emit_written_out(k, turns, parts)
-
-    def _emit_written_out(self, k: KernelBuilder, turns: list[range], parts: list[tuple[int, int]]) -> None:
-        step_values = self.fragments.values
-        layout = Layout(self.format, min(self.k, parts[0][1] * step_values), len(turns[0]), self.digits)
-        warp = Warp(self, k, layout)
-        before: list[Value | None] = []
-        for first, steps in parts:
-            chunk = Chunk(warp, first, steps)
-            with k.loads_in_order() if self.loads_rows_first else nullcontext():
-                chunk.load_ahead()
-            for rows in turns:
-                fresh = not first and rows is turns[0]
-                if not fresh:
-                    k.barrier()  # the lanes may still be reading what was staged last
-                elif self.pdl:
-                    k.griddepcontrol(action="wait")
-                warp.shared.fill(rows, first * step_values, min(self.k - first * step_values, steps * step_values))
-                if fresh and self.pdl:
-                    k.griddepcontrol(action="launch_dependents")
-                if fresh:
-                    before = self._early(k, warp)
-                chunk.add(rows)
-        self._store(k, warp, before)
-
-    def _emit_looped(self, k: KernelBuilder, turns: list[range], most_steps: int) -> None:
-        loop = ChunkLoop(self, k, turns, most_steps)
-        if self.pdl:
-            k.griddepcontrol(action="wait")
-        before = self._early(k, loop.warp)
-        for first in loop.chunks():
-            for rows in turns:
-                loop.fill(rows, first)
-                if self.pdl and rows is turns[0]:
-                    k.griddepcontrol(action="launch_dependents")
-                loop.add(rows, first)
-        self._store(k, loop.warp, before)
-
-    def _emit_turns(self, k: KernelBuilder) -> None:
-        warp = Warp(self, k, Layout(self.format, self.k, 1, self.digits))
-        turns = WeightRing(warp, self.ring_start) if self.ring else Turns(warp)
-        if self.pdl:
-            k.griddepcontrol(action="wait")
-        elif self.ring:
-            k.wait_for_launch_before()
-        warp.shared.fill(range(1), 0, self.k, turns.fill_late if isinstance(turns, WeightRing) else None)
-        if self.pdl:
-            k.griddepcontrol(action="launch_dependents")
-        early: list[Value | None] = []
-        sums = turns.sums(lambda: early.extend(self._early(k, warp)))
-        if self.holds_next:
-            k.let_next_launch_start()
-        self._store_own(k, warp, sums, early)
-
-    def _early(self, k: KernelBuilder, warp: Warp) -> list[Value | None]:
-        """What `_store` and `_store_own` need beside the sums, loaded before they are known."""
-        return [self._before(k, row) for row in warp.numbers] if not self.in_turns else []
-
-    def _before(self, k: KernelBuilder, row: Value) -> Value | None:
-        """What an epilogue needs of a row's result before the sum is known, loaded so early that nobody waits for it. `row` is
-        below n."""
-        return None
-
-    def _store(self, k: KernelBuilder, warp: Warp, before: list[Value | None]) -> None:
-        sums = [[warp.sum(total) for total in totals] for totals in warp.totals]
-        y = warp.result()
-        with k.when(warp.lane.place == 0):
-            for i, (of_row, loaded) in enumerate(zip(sums, before, strict=True)):
-                row = warp.number(i)
-                with nullcontext() if warp.whole else k.when(row < warp.n):
-                    self._store_row(k, y, row, of_row, loaded)
-
-    def _store_own(self, k: KernelBuilder, warp: Warp, sums: list[Value], before: list[Value | None]) -> None:
-        """From the sum of each row of the warp, in the lane that has it (Warp.own), all that is written."""
-        y, row = warp.result(), warp.first_row + warp.own
-        has_row = warp.own < self.warp_results
-        with k.when(has_row if warp.whole else has_row & (row >= warp.first_new)):
-            self._store_row(k, y, row, sums, None)
-
-    def _store_row(self, k: KernelBuilder, y: GlobalArray, row: Value, sums: list[Value], before: Value | None) -> None:
-        """Store what a row of weights gave with each row of activations."""
-        k.store(y[row], sums[0])
-
-    @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[HwDp4aGemv]:
-        yield from super().cases(**fixed)
-        if fixed["format"].name == "Q4_K":
-            yield cls(k=28672, n=2, rows_per_warp=1, **fixed)  # more than fits shared memory at once
-            yield cls(k=4096, n=5, digits=3, normed=True, **cls._narrow(), **fixed)
-            yield cls(k=1024, n=27, digits=3, **cls._narrow() | {"rows_per_warp": 2}, **fixed)  # two rows side by side
-            in_turns = {**cls._narrow(), "turns": 4}
-            yield cls(k=4096, n=37, digits=3, normed=True, **in_turns, **fixed)  # the last warp has one new row
-            yield cls(k=1024, n=53, digits=3, **in_turns, **fixed)
-            yield cls(k=3584, n=13, digits=3, normed=True, ring=2, **cls._narrow(), **fixed)  # weights copied ahead
-            yield cls(k=4096, n=37, digits=3, ring=3, **in_turns, **fixed)
-            yield cls(k=4096, n=5, digits=3, ring=3, turns=2, holds_next=True, **cls._narrow(), **fixed)
-            yield cls(k=18944, n=5, digits=3, ring=2, **cls._narrow(), **fixed)  # a loop
-            yield cls(k=4096, n=5, digits=3, normed=True, row_parts=2, ring=2, **cls._narrow(), **fixed)
-        if fixed["format"].name == "Q6_K":
-            yield cls(k=896 * 2, n=3, digits=3, normed=True, **cls._narrow(), **fixed)
-        if fixed["format"].name == "Q8_0_ALIGNED":
-            yield cls(k=3584, n=5, digits=2, row_parts=4, **cls._narrow(), **fixed)
-            yield cls(k=4864, n=5, digits=3, ring=2, turns=2, **cls._narrow() | {"rows_per_warp": 2}, **fixed)
-        if fixed["format"].name == "Q3_K":
-            yield cls(k=4864, n=5, digits=3, num_warps=2, **fixed)  # a loop, of one chunk
-
-
-@register(format=PACKED_WITH_REPACKED)
-@dataclass(frozen=True)
-class BatchedHwDp4aGemv(HwDp4aGemv):
-    """y = x W^T for m rows of quantised activations: hw_dp4a, with every weight loaded and unpacked once for all of them.
-
-    y: f32[m, n]; w: u8[n, row_bytes]; digits: s8[m, digits, k]; scales: f32[m, k / 32]; sums: s32[m, k / 32]. Row i has the
-    very bits that hw_dp4a gives for row i alone. m is at most 8: beyond, tiles of 8."""
-
-    m: int = field(kw_only=True)
-    rows_per_warp: int = field(default=1, kw_only=True)
-
-    name_pattern = "batched_hw_dp4a_{format}_gemv"
+    last: Format | None = field(default=None, kw_only=True, metadata=HIDDEN)
+    num_warps: int = field(default=8, kw_only=True)
+    rows_per_warp: int = field(default=2, kw_only=True)
+    ahead: int = field(default=2, kw_only=True)
+    resident_threads: int = field(default=512, kw_only=True)
+    pdl: bool = field(default=False, kw_only=True)
+    normed: bool = field(default=False, kw_only=True)
+    row_parts: int = field(default=1, kw_only=True)
+    turns: int = field(default=1, kw_only=True)
+    ring: int = field(default=0, kw_only=True)
+    holds_next: bool = field(default=False, kw_only=True)
+    tokens: OneToken = field(default=OneToken(), kw_only=True, metadata=PARTS)
+    segments: OneMatrix = field(default=OneMatrix(), kw_only=True, metadata=PARTS)
+    epilogue: tuple[Epilogue, ...] = field(default=(), kw_only=True, metadata=PARTS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "m", high=MOST_BATCHED)
+        if self.last is not None:
+            object.__setattr__(self, "last", find(self.last))
+        self.tokens.check(self.name)
+        self.segments.check(self.name, self.last)
+        if self.holds_next and not self.ring:
+            raise ArgumentError(f"{self.name}: holds_next must be False without a ring")
+        for blocks in self.blocks:
+            blocks.check()
+        if self.epilogue and (self.batch or len(self.results) > 1):
+            raise ArgumentError(f"{self.name}: epilogues are for one token and one result, not for a batch or fused matrices")
+        if isinstance(self.segments, GateAndUp) != any(isinstance(one, SwiGlu) for one in self.epilogue[:1]):
+            raise ArgumentError(f"{self.name}: gate and up need SwiGLU as their first epilogue, and other matrices have none")
+        if any(isinstance(one, Planes) for one in self.epilogue[:-1]):
+            raise ArgumentError(f"{self.name}: the epilogue that makes int8 planes must be the last")
+        for one in self.epilogue:
+            one.check(self.blocks[0])
+
+    @property
+    def name(self) -> str:
+        formats = "_".join(getattr(self, name).id for name in self.segments.formats)
+        suffixes = "".join(one.suffix for one in self.epilogue)
+        return f"{self.tokens.prefix}{self.segments.prefix}hw_dp4a_{formats}_gemv{suffixes}"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it multiplies one matrix by one token, and stores the sums."""
+        return not self.batch and not self.epilogue and type(self.segments) is OneMatrix
+
+    # Parts
 
     @property
     def batch(self) -> tuple[int, ...]:
-        return (self.m,)
+        return self.tokens.batch
 
-    def _store_row(self, k: KernelBuilder, y: GlobalArray, row: Value, sums: list[Value], before: Value | None) -> None:
-        for number, total in enumerate(sums):
-            k.store(y[number, row], total)
+    @property
+    def source(self) -> PlaneSource:
+        """Where the activations come from."""
+        return PlaneSource(self.k, self.digits, self.batch, self.normed, self.row_parts)
 
-    @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[BatchedHwDp4aGemv]:
-        size = max(fixed["format"].block, BLOCK)
-        if isinstance(fixed["format"], RepackedFormat):
-            yield cls(m=3, k=11 * size, n=3, digits=3, num_warps=2, rows_per_warp=2, **fixed)
-            return
-        yield cls(m=4, k=2048, n=9, **fixed)
-        yield cls(m=3, k=11 * size, n=3, digits=1, num_warps=2, rows_per_warp=2, **fixed)
-        if fixed["format"].name == "Q4_K":
-            yield cls(m=8, k=4096, n=2, **fixed)  # more than fits shared memory at once
-            yield cls(m=8, k=4352, n=2, digits=3, num_warps=2, **fixed)  # rows in two turns, in a loop over chunks
-        elif fixed["format"].name in SAMPLED_WITH_THREE:
-            yield cls(m=3, k=19 * size, n=3, digits=3, num_warps=2, **fixed)
+    @property
+    def matrices(self) -> tuple[MatrixOperand, ...]:
+        """All matrices of the launch."""
+        return self.segments.matrices(self.n, self.format, self.last)
 
+    @property
+    def results(self) -> tuple[MatrixOperand, ...]:
+        """The matrices that have a result of their own."""
+        return tuple(matrix for matrix in self.matrices if matrix.own)
 
-@register(format=PACKED_WITH_REPACKED)
-@dataclass(frozen=True)
-class HwDp4aGemvResidual(HwDp4aGemv):
-    """y += W x on quantised activations: hw_dp4a and residual_add in one, with the very bits of the two.
+    @property
+    def blocks(self) -> tuple[Blocks, ...]:
+        """The blocks of threads of the launch, by the format of the matrices of which they have rows."""
+        weights, onto = self.segments.weights, any(one.onto for one in self.epilogue)
+        blocks = Blocks(
+            self.name,
+            self.format,
+            self.source,
+            (self.n,),
+            num_warps=self.num_warps,
+            rows_per_warp=self.rows_per_warp,
+            ahead=self.ahead,
+            resident_threads=self.resident_threads,
+            pdl=self.pdl,
+            turns=self.turns,
+            ring=self.ring,
+            weights=weights,
+            kept_bytes=sum(one.kept_bytes for one in self.epilogue) * len(weights),
+            paced=any(one.paced for one in self.epilogue),
+            late_from=late_from() if onto else None,
+        )
+        return self.segments.blocks(blocks, self.last)
 
-    y: f32[n], in place; w, digits, scales and sums as in hw_dp4a."""
+    @property
+    def fragments(self) -> Fragments:
+        return Fragments.of_shares(self.format, self.k)
 
-    name_pattern = "hw_dp4a_{format}_gemv_residual"
-    paced = True
-    late_from = LATE_FROM
+    @property
+    def sends(self) -> SendPlanes | None:
+        """The epilogue that sends to other ranks."""
+        return next((one for one in self.epilogue if isinstance(one, SendPlanes)), None)
 
-    def signature(self) -> Signature:
-        return {**super().signature(), "y": update(F32, self.n)}
+    @property
+    def alone(self) -> HwDp4aGemv:
+        """The kernel that keeps the int8 planes that this one sends."""
+        kept = (one.kept if isinstance(one, SendPlanes) else one for one in self.epilogue)
+        return replace(self, epilogue=tuple(kept))
+
+    def batched(self, m: int) -> tuple[KernelType, ...]:
+        if not self.is_plain or self.normed:
+            return ()
+        return (HwDp4aGemv(self.format, k=self.k, n=self.n, digits=self.digits, tokens=Batch(m), **Batch.defaults),)
+
+    # The launch
+
+    @property
+    def least_sm(self) -> int:
+        return EARLY_SM if self.pdl or self.ring else 75
+
+    @property
+    def waits_inside(self) -> bool:  # type: ignore[override]
+        return self.ring > 0
+
+    @property
+    def frees_next_inside(self) -> bool:  # type: ignore[override]
+        return self.holds_next
+
+    @property
+    def scratch(self) -> tuple[str, ...]:
+        return tuple(name for one in self.epilogue for name in one.scratch(self.blocks[0]))
 
     def launch(self) -> LaunchConfig:
-        """With a ring that leaves half of the shared memory, 16 warps leave registers, too, for a block of what comes next."""
-        launch = super().launch()
-        leaves = self.ring and self.asked_for <= RING_SHARED // 2 and launch.threads == SIXTEEN_WARPS
-        return replace(launch, most_registers=THEIR_REGISTERS) if leaves else launch
+        first, *_ = blocks = self.blocks
+        asked_for = max(one.asked_for for one in blocks)
+        launch = LaunchConfig(
+            sum(one.count for one in blocks),
+            first.threads,
+            max(1, first.threads_at_once // first.threads),
+            early=self.pdl,
+            dynamic_shared=asked_for,
+            shared_room=RING_ROOM if self.ring else 0,
+            ranks=1 if self.sends is None else self.sends.ranks,
+        )
+        most = most_registers(first) if any(one.onto for one in self.epilogue) else None
+        return launch if most is None else replace(launch, most_registers=most)
 
-    def with_weight_ring(self) -> KernelType | None:
-        """By blocks of 16 warps of a row or two, one a multiprocessor, as those that leave a norm have them; of more rows only
-        where activations come in pieces else (43 -> 18 us of 18944 x 3584, H200). A third slot of a row, of down of half of the
-        8B, won 22 us of a step of 1415 (two H100s)."""
-        for rows in (1, 2):
-            one = replace(self, num_warps=16, rows_per_warp=rows, turns=1, pdl=False, **NO_RING)
-            if one.launch().blocks <= MULTIPROCESSORS:
-                return one.ringed(3)
-        return self.ringed(2) if len(chunks(self.format, self.k, 1, self.digits)) > 1 else None
+    def signature(self) -> Signature:
+        _first, *further = self.matrices
+        arguments = self.source.signature(super().signature())
+        for one in self.epilogue:
+            arguments = one.signature(self.blocks[0], arguments)
+        for matrix in further:
+            arguments = {**arguments, **matrix.signature(self.k)}
+        return arguments if self.sends is None else self.sends.of_all_ranks(self.blocks[0], arguments)
 
-    def _before(self, k: KernelBuilder, row: Value) -> Value | None:
-        if self.n % self.block_rows:
-            return None  # a warp without a row of its own is given the last one, which another warp may be writing
-        value: Value = k.load(k.arg.y[row])
-        return value
+    def emit(self, k: KernelBuilder) -> None:
+        first, *others = self.blocks
+        if not others:
+            emission.emit(k, first, self._store(k, first), holds_next=self.holds_next)
+            return
+        (last,) = others
+        with k.when(k.ctaid.x < last.first):
+            emission.emit(k, first, self._store(k, first), holds_next=self.holds_next)
+        with k.otherwise():
+            emission.emit(k, last, self._store(k, last), holds_next=self.holds_next)
 
-    def _store_row(self, k: KernelBuilder, y: GlobalArray, row: Value, sums: list[Value], before: Value | None) -> None:
-        held = k.load(y[row]) if before is None else before
-        k.store(y[row], held + sums[0])
+    def _store(self, k: KernelBuilder, blocks: Blocks) -> Store:
+        *chain, last = self.epilogue or (None,)
+        if isinstance(last, Planes):
+            return GroupedRows(k, blocks, tuple(one for one in chain if one), last)
+        return StoredRows(self.epilogue, bool(self.batch))
 
-    def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
-        return {"y": arguments["y"].astype("f8") + super().reference(**arguments)["y"]}
+    # Reference
 
-    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
-        """That of hw_dp4a, and the rounding of one more addition."""
-        product = super().tolerance(**arguments)["y"]
-        return {"y": product + UNIT * (np.abs(self.reference(**arguments)["y"]) + product)}
+    @property
+    def chain(self) -> int:
+        return _chain(self.format, self.k)
+
+    @property
+    def relative_bound(self) -> float:
+        return self._bound_of(self.format)
+
+    def _bound_of(self, format: Format) -> float:
+        return relative_bound(_chain(format, self.k), self.digits) + self.source.relative_bound
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        if self.sends is not None:
+            return self.sends.reference_of_ranks(self.alone, self.blocks[0], arguments)
+        values = self._products(arguments)
+        if len(self.results) > 1:
+            return self._named(values)
+        return epilogue.reference(self.epilogue, self.blocks[0], arguments, values)
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        """Of each product as in DigitGemvType, with `normed` also what the root and its product round; then what the epilogues
+        make of that."""
+        if self.sends is not None:
+            return self.sends.tolerance_of_ranks(self.alone, self.blocks[0], arguments)
+        bounds = self._bounds(arguments)
+        if len(self.results) > 1:
+            return self._named(bounds)
+        values = self._products(arguments) if self.epilogue else bounds
+        return epilogue.tolerance(self.epilogue, self.blocks[0], arguments, values, bounds)
+
+    def _named(self, of_each: list[Float64]) -> Arrays:
+        return {matrix.argument("y"): one for matrix, one in zip(self.results, of_each, strict=True)}
+
+    def _products(self, arguments: Mapping[str, Any]) -> list[Float64]:
+        """Of each matrix."""
+        x = self.source.exact(arguments)
+        return [x @ matrix.format.dequantize(arguments[matrix.argument("w")]).astype("f8").T for matrix in self.matrices]
+
+    def _bounds(self, arguments: Mapping[str, Any]) -> list[Float64]:
+        """How far each product may be off."""
+        x = np.abs(self.source.exact(arguments))
+        found = []
+        for matrix in self.matrices:
+            weights, format = arguments[matrix.argument("w")], matrix.format
+            sizes = np.abs(format.dequantize(weights).astype("f8")) + 2 * format.largest_minima(weights)
+            found.append(self._bound_of(format) * (x @ sizes.T) + np.finfo(np.float32).tiny)
+        return found
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        return super().inputs(rng) | {"y": rng.standard_normal(self.n).astype(np.float32)}
+        blocks = self.blocks[0]
+        if self.sends is not None:
+            whole = replace(self.alone, row_parts=1)
+            return self.sends.inputs_of_ranks(whole, self.source, blocks, self.signature(), rng)
+        inputs: dict[str, Any] = {}
+        for matrix in self.results:
+            own = self._inputs_of(rng, matrix)
+            inputs |= {matrix.argument(name): own.pop(name) for name in ("y", "w")}
+            inputs = own | inputs  # the activations of the first matrix are those of all
+        for one in self.epilogue:
+            inputs |= one.inputs(blocks, rng)
+        further = (matrix for matrix in self.matrices if not matrix.own)
+        return inputs | {matrix.argument("w"): matrix.format.random_blocks(rng, matrix.n, self.k) for matrix in further}
+
+    def _inputs_of(self, rng: np.random.Generator, matrix: MatrixOperand) -> dict[str, Any]:
+        """Of a launch for one matrix, as if that were the first."""
+        x = with_outlier(rng, *self.batch, self.k)
+        y = np.full((*self.batch, matrix.n), np.nan, np.float32)
+        inputs = {"y": y, "w": matrix.format.random_blocks(rng, matrix.n, self.k)}
+        return self.source.inputs(rng, inputs | quantize(x.reshape(-1, self.k), self.digits)._asdict())
 
     def work(self) -> Work:
-        product = super().work()
-        return Work(flops=product.flops + self.n, bytes=product.bytes + 4 * self.n)
+        """The sum of that of the products and the epilogues; activations are read once."""
+        rows, blocks = self.activation_rows, self.blocks[0]
+        flops = sum(2 * rows * self.k * matrix.n for matrix in self.matrices)
+        weights = sum(matrix.n * matrix.format.row_bytes(self.k) for matrix in self.matrices)
+        results = sum(F32.bytes * rows * matrix.n for matrix in self.results)
+        others = [one.work(blocks) for one in self.epilogue]
+        read = self.source.bytes + sum(one.bytes for one in others)
+        return Work(flops + sum(one.flops for one in others), weights + results + read)
+
+    # Sample shapes
 
     @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[HwDp4aGemvResidual]:
-        yield cls(k=512, n=5, digits=3, **cls._narrow(), **fixed)  # the sum is tested in hw_dp4a
-        if fixed["format"].name == "Q4_K":
-            yield cls(k=512, n=4, digits=3, **cls._narrow(), **fixed)  # every warp has rows, so y is loaded early
-            yield cls(k=14336, n=5, digits=3, row_parts=2, ring=2, **cls._narrow(), **fixed)
+    def cases(cls, **fixed: Any) -> Iterator[HwDp4aGemv]:
+        parts = (*fixed.get("epilogue", ())[-1:], fixed.get("segments", OneMatrix), fixed.get("tokens", OneToken))
+        own = next((part for part in parts if hasattr(part, "samples")), None)
+        if own is None:
+            yield from super().cases(format=fixed["format"])
+            for shape in _samples(find(fixed["format"])):
+                yield cls(**shape, format=fixed["format"])
+            return
+        for shape in own.samples(fixed):
+            yield composed(cls, fixed, shape)
+
+    @classmethod
+    def _narrow(cls) -> dict[str, Any]:
+        return dict(NARROW)
+
+
+def _samples(format: Format) -> Iterator[dict[str, Any]]:
+    """Sample parameters of the kernel for one matrix that stores its sums, beside those of every GEMV on int8 planes."""
+    two_rows, in_turns = {**NARROW, "rows_per_warp": 2}, {**NARROW, "turns": 4}
+    if format.name == "Q4_K":
+        yield {"k": 28672, "n": 2, "rows_per_warp": 1}  # more than fits shared memory at once
+        yield {"k": 4096, "n": 5, "digits": 3, "normed": True, **NARROW}
+        yield {"k": 1024, "n": 27, "digits": 3, **two_rows}  # two rows side by side
+        yield {"k": 4096, "n": 37, "digits": 3, "normed": True, **in_turns}  # the last warp has one new row
+        yield {"k": 1024, "n": 53, "digits": 3, **in_turns}
+        yield {"k": 3584, "n": 13, "digits": 3, "normed": True, "ring": 2, **NARROW}  # weights copied ahead
+        yield {"k": 4096, "n": 37, "digits": 3, "ring": 3, **in_turns}
+        yield {"k": 4096, "n": 5, "digits": 3, "ring": 3, "turns": 2, "holds_next": True, **NARROW}
+        yield {"k": 18944, "n": 5, "digits": 3, "ring": 2, **NARROW}  # a loop
+        yield {"k": 4096, "n": 5, "digits": 3, "normed": True, "row_parts": 2, "ring": 2, **NARROW}
+    if format.name == "Q6_K":
+        yield {"k": 896 * 2, "n": 3, "digits": 3, "normed": True, **NARROW}
+    if format.name == "Q8_0_ALIGNED":
+        yield {"k": 3584, "n": 5, "digits": 2, "row_parts": 4, **NARROW}
+        yield {"k": 4864, "n": 5, "digits": 3, "ring": 2, "turns": 2, **two_rows}
+    if format.name == "Q3_K":
+        yield {"k": 4864, "n": 5, "digits": 3, "num_warps": 2}  # a loop, of one chunk
+
+
+def _chain(format: Format, k: int) -> int:
+    """The most roundings that any product with a matrix of this format goes through on its way into the sum."""
+    return Fragments.of_shares(format, k).steps * runs(format) + (WARP_SIZE.bit_length() - 1)
+
+
+FUSED: Final = (find("Q4_K"), find("Q5_K"), find("Q8_0"), find("Q6_K"), *REPACKED.values())
+"""The formats that have fused forms in the catalogue: those of most models. Of others a kernel is made by its class."""
+
+SENT: Final = (find("Q4_K"), find("Q5_K"), REPACKED["Q8_0_ALIGNED"])
+"""The formats whose planes are sent in the catalogue: those of gate and up in most models. Of others likewise."""
+
+PLAIN: Final[Mapping[str, Any]] = {"tokens": OneToken, "segments": OneMatrix, "epilogue": ()}
+"""What the name of the kernel for one matrix and one token fixes beside the format."""
+
+Composition = tuple[tuple[Format, ...], type[OneToken], type[OneMatrix], tuple[type[Epilogue], ...]]
+
+COMPOSITIONS: Final[tuple[Composition, ...]] = (
+    (PACKED_WITH_REPACKED, OneToken, OneMatrix, ()),
+    (PACKED_WITH_REPACKED, Batch, OneMatrix, ()),
+    (PACKED_WITH_REPACKED, OneToken, OneMatrix, (AddResidual,)),
+    (FUSED, OneToken, OneMatrix, (AddResidual, LeaveNorm)),
+    (FUSED, OneToken, GateAndUp, (SwiGlu, Planes)),
+    (SENT, OneToken, GateAndUp, (SwiGlu, SendPlanes)),
+    (FUSED, OneToken, Fused, ()),
+)
+"""The formats and parts of kernels that have a registered name."""
+
+for _formats, _tokens, _segments, _epilogue in COMPOSITIONS:
+    register(format=_formats, tokens=[_tokens], segments=[_segments], epilogue=[_epilogue])(HwDp4aGemv)
+register(
+    format=(find("Q4_K"), find("Q5_K")),
+    last=(find("Q6_K"), REPACKED["Q6_K_ALIGNED"]),
+    tokens=[OneToken],
+    segments=[FusedWithAnother],
+    epilogue=[()],
+)(HwDp4aGemv)

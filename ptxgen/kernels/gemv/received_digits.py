@@ -25,7 +25,7 @@ from ptxgen.types import F32, S32, U32, U64
 
 
 def received_arguments(whole: Signature, words: DigitWords, parts: int) -> Signature:
-    """What stands for a row that comes in parts: see HwDp4aType.row_parts. whole: the arguments of one that is there."""
+    """What stands for a row that comes in parts: see PlaneSource.row_parts. whole: the arguments of one that is there."""
     arrays = {name: one for name, one in whole.items() if isinstance(one, Array)}
     own = {name: replace(arrays[name], partial=True) for name in ("digits", *words.of_blocks)}
     return {

@@ -11,9 +11,9 @@ from typing import cast
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
+from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.chunks import Raw, Warp, in_variable, registers, step_size
 from ptxgen.kernels.gemv.fragments import Cursor
-from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
 from ptxgen.types import F32
 
 # Bytes of which every multiple is a constant offset that no format's loads mind: what is aligned stays so.
@@ -26,17 +26,17 @@ class Turns:
 
     def __init__(self, warp: Warp) -> None:
         self.warp, self.k = warp, warp.k
-        kernel, self.steps = warp.kernel, warp.fragments.steps
-        self.turns = kernel.warp_results // kernel.results_at_once
-        self.ahead, self.in_text = _pass(self.turns, self.steps, min(kernel.ahead, _most_ahead(kernel)))
-        self._at_once = kernel.lane_results
-        self._row_bytes = kernel.format.row_bytes(kernel.k) * warp.fragments.shares
+        blocks, self.steps = warp.blocks, warp.fragments.steps
+        self.turns = blocks.warp_results // blocks.results_at_once
+        self.ahead, self.in_text = _pass(self.turns, self.steps, min(blocks.ahead, _most_ahead(blocks)))
+        self._at_once = blocks.lane_results
+        self._row_bytes = blocks.format.row_bytes(blocks.k) * warp.fragments.shares
         """From a row of the lane to its next one."""
         self._rest = warp.fragments.rest > 0
-        self._cursors = warp.cursors[: len(kernel.weights)]
+        self._cursors = warp.cursors[: len(blocks.weights)]
         """Of the first row of each matrix: the others are so many bytes further."""
         if self._rest and self.steps == 1:
-            self._cursors = [warp.lane.start_of_rest(self.k, row) for row in warp.rows[: len(kernel.weights)]]
+            self._cursors = [warp.lane.start_of_rest(self.k, row) for row in warp.rows[: len(blocks.weights)]]
         elif self._rest:
             self._to_rest = warp.lane.to_rest(self.k)
         self._loops = self.in_text < self.turns
@@ -50,7 +50,7 @@ class Turns:
         Activations are staged. load_early: writes the loads that the epilogue needs, which come first."""
         load_early()
         k = self.k
-        kept = [k.variable(0.0, F32) for _ in self.warp.kernel.weights]
+        kept = [k.variable(0.0, F32) for _ in self.warp.blocks.weights]
         if not self._loops:
             self._write_pass(kept, self.warp.lane.place, None)
             return kept
@@ -122,9 +122,9 @@ def _pass(turns: int, steps: int, most_ahead: int) -> tuple[int, int]:
     return 1, 1
 
 
-def _most_ahead(kernel: HwDp4aType) -> int:
+def _most_ahead(blocks: Blocks) -> int:
     """Steps of weights to load ahead so that these take 3 of 8 registers at most: the step in use needs about as many."""
-    return max(1, registers(kernel) * 3 // 8 // step_size(kernel).registers)
+    return max(1, registers(blocks) * 3 // 8 // step_size(blocks).registers)
 
 
 def _pointers(cursor: Cursor) -> list[GlobalArray]:

@@ -45,12 +45,12 @@ class WeightRing:
     def __init__(self, warp: Warp, start: int) -> None:
         """start: where the rings of all warps begin in the shared memory that the launch asks for."""
         self.warp, self.k = warp, warp.k
-        k, kernel = warp.k, warp.kernel
-        self.slots = kernel.ring_layout
-        self._matrices = len(kernel.weights)
-        late_from = kernel.late_from if self.slots.count > 1 else None
-        self._late_from = late_from if late_from is not None and late_from < kernel.launch().grid[0] else None
-        self._at_once = kernel.lane_results
+        k, blocks = warp.k, warp.blocks
+        self.slots = blocks.ring_layout
+        self._matrices = len(blocks.weights)
+        late_from = blocks.late_from if self.slots.count > 1 else None
+        self._late_from = late_from if late_from is not None and late_from < blocks.count else None
+        self._at_once = blocks.lane_results
         self._turn_bytes = self._at_once * self.slots.row_bytes
         """From the rows of a turn to those of the next."""
         ring = k.symbol_address(k.dynamic_shared(U8).name)
@@ -60,14 +60,14 @@ class WeightRing:
             for number in range(self.slots.count):
                 k.mbarrier_init(self._slot(number).at(0).address, 1)
             k.fence_mbarrier_init()
-            self._fill(range(1 if kernel.paced else self.slots.count))
-        if kernel.paced and self.slots.count > 1:
+            self._fill(range(1 if blocks.paced else self.slots.count))
+        if blocks.paced and self.slots.count > 1:
             k.bar_warp_sync(FULL_WARP)  # all lanes see the mbarriers
             with nullcontext() if self._late_from is None else k.when(k.ctaid.x < self._late_from):
                 self._fill_paced()
 
     def fill_late(self) -> None:
-        """Begin the first copies that are not begun yet (HwDp4aType.late_from): behind the loads of activations."""
+        """Begin the first copies that are not begun yet (Blocks.late_from): behind the loads of activations."""
         if self._late_from is not None:
             with self.k.when(self._leads() & (self.k.ctaid.x >= self._late_from)):
                 self._fill(range(1, self.slots.count))

@@ -3,7 +3,7 @@ starts it early."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,14 @@ from ptxgen.dsl.arguments import Signature, read, update, write
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv, HwDp4aGemvResidual
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.types import F32
 from tests.executor.launch.early_chain import results
 from tests.executor.launch.fake import NoModules, RememberingDevice
 from tests.executor.launch.kernels import Accumulate, ReadsBeyond, Scale
+from tests.ptxgen.kernels import gemvs
+
+Make = Callable[..., HwDp4aGemv]
 
 
 @dataclass(frozen=True)
@@ -131,10 +134,12 @@ def test_a_kernel_that_a_graph_starts_early_must_wait(waits: bool) -> None:
         assert "byte 0 of y as y" in store
 
 
-@pytest.mark.parametrize("kind", [HwDp4aGemv, HwDp4aGemvResidual, BatchedHwDp4aGemv], ids=lambda kind: kind.__name__)
-def test_a_chain_of_gemvs_that_start_early_is_clean_and_gives_the_bits_of_one_that_does_not(kind: type[HwDp4aGemv]) -> None:
+@pytest.mark.parametrize("kind", [HwDp4aGemv, gemvs.residual, gemvs.batched], ids=lambda kind: kind.__name__)
+def test_a_chain_of_gemvs_that_start_early_is_clean_and_gives_the_bits_of_one_that_does_not(
+    kind: Make,
+) -> None:
     """On a GPU: tests/gpu/test_early_gpu.py."""
-    more: dict[str, Any] = {"m": 2} if kind is BatchedHwDp4aGemv else {}
+    more: dict[str, Any] = {"m": 2} if kind is gemvs.batched else {}
     kernel = kind(format=FORMATS["Q4_0"], k=256, n=3, num_warps=2, rows_per_warp=1, **more)
     with open_device("emulator", sanitize=True) as device:
         assert results(device, kernel, early=True, replays=2) == results(device, kernel, early=False, replays=2)

@@ -13,7 +13,8 @@ import pytest
 from executor.choice.choice import GpuProfile
 from executor.layers.calls import _between
 from executor.layers.graph.products import _pipelined
-from ptxgen.kernels.gemv import hw_dp4a_type, joined_hw_dp4a
+from ptxgen.kernels.compose import borrowed
+from ptxgen.kernels.gemv import suited
 from tests.executor.model.one_row import logits_and_plans
 from tests.switched import switched
 from tests.synthetic import Q, write_model
@@ -62,7 +63,7 @@ def test_so_has_one_of_another_architecture_with_matrices_of_two_formats(archite
 @pytest.fixture
 def all_ringed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small models have too few weights for rings of q, k and v."""
-    monkeypatch.setattr(joined_hw_dp4a, "LEAST_RINGED", 0)
+    monkeypatch.setattr(suited, "LEAST_RINGED", 0)
     caches = _pipelined, _between
     for cache in caches:
         cache.cache_clear()
@@ -89,7 +90,7 @@ def test_so_have_products_that_mind_the_launches_beside_them(
     ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of small models ask for so little shared memory that they do not."""
-    monkeypatch.setattr(hw_dp4a_type, "HOLDING", 0)
+    monkeypatch.setattr(suited, "HOLDING", 0)
     path = write_model(tmp_path / "m.gguf", "qwen2", MIXED, **SIZES)
     apart, _ = decoded(path, GpuProfile().with_rules("repack"))
     found = []
@@ -117,10 +118,10 @@ def test_so_have_output_projections_that_ask_for_weights_of_gate_and_up(tmp_path
             assert len(outputs) == SIZES["layers"]
             for i in outputs:
                 assert (plans[i].kernel.parameters()["asks"] > 0) == early
-                borrowed = plans[i].kernel.borrowed
-                assert len(borrowed) == 2 * early
+                theirs = borrowed(plans[i].kernel)
+                assert len(theirs) == 2 * early
                 own, behind = plans[i].record.arguments, plans[i + 1].record.arguments
-                assert all(own[name] is behind[theirs] for name, theirs in borrowed.items())
+                assert all(own[name] is behind[other] for name, other in theirs.items())
 
 
 def test_fast_with_outliers_has_them_too(tmp_path: Path) -> None:

@@ -26,10 +26,11 @@ from ptxgen.formats import FORMATS
 from ptxgen.kernels import registry
 from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemv.basic import Gemv
-from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.mwv import BatchedGemv, MwvGemv
 from ptxgen.target import HOPPER, Target
 from tests.executor.tune.measured import H200, HW, MWV, Q4_K, Q6_K, entry, profile
+from tests.ptxgen.kernels import gemvs
 from tests.ptxgen.kernels.running import emulate, inputs
 
 SM_90 = Target(90)  # the oldest that has programmatic launches
@@ -391,6 +392,6 @@ def test_kernels_that_were_measured_do_not_stay_loaded(tmp_path: Path, monkeypat
 
 def test_a_batch_takes_what_decides_bits_from_the_kernel_for_one_row_and_no_parameter_that_was_measured_for_it() -> None:
     tuned = HwDp4aGemv(Q4_K, k=4096, n=128256, digits=3, num_warps=4, rows_per_warp=4, resident_threads=256)
-    assert tuned.batched(8) == (BatchedHwDp4aGemv(Q4_K, m=8, k=4096, n=128256, digits=3),)
+    assert tuned.batched(8) == (gemvs.batched(Q4_K, m=8, k=4096, n=128256, digits=3),)
     team = MwvGemv(FORMATS["F16"], k=4096, n=64, num_warps=8, rows_per_block=1)
     assert team.batched(8) == (BatchedGemv(FORMATS["F16"], m=8, k=4096, n=64, num_warps=8),)

@@ -8,14 +8,14 @@ import pytest
 
 from ptxgen.commands.shapes import parse_shape
 from ptxgen.dsl import kernel_type
-from ptxgen.dsl.kernel_type import changed, fields_of
+from ptxgen.dsl.parts import part_parameters, with_parameters
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.int8_planes import Int8Planes
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
 from ptxgen.kernels.registry import find
 
 PUBLIC = {
-    "EARLY_SM", "HIDDEN", "MOST_CODE", "PART", "RING_SHARED", "Argument", "Array", "Direction", "HalfForm", "KernelType",
+    "EARLY_SM", "HIDDEN", "MOST_CODE", "RING_SHARED", "Argument", "Array", "Direction", "HalfForm", "KernelType",
     "LaunchConfig", "Scalar", "Signature", "Work", "addresses", "is_whole", "read", "update", "write",
 }  # fmt: skip
 
@@ -32,8 +32,8 @@ def test_the_fields_of_a_part_are_parameters_of_the_kernel() -> None:
     kernel = entry.make(**shape, digits=2)
     assert kernel == PagedAttentionReduce(**shape, output=Int8Planes(2))
     assert kernel.parameters() == {**shape, "splits": 64, "least": 128, "digits": 2}
-    assert fields_of(kernel)["digits"][1] == 2
-    assert changed(kernel, heads=4, digits=3) == entry.make(**{**shape, "heads": 4}, digits=3)
+    assert part_parameters(kernel) == {"digits": 2}
+    assert with_parameters(kernel, heads=4, digits=3) == entry.make(**{**shape, "heads": 4}, digits=3)
     assert parse_shape(entry, ["digits=3", "rows=2"]) == {"digits": 3, "rows": 2}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,16 +21,14 @@ from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemv.basic import Gemv
 from ptxgen.kernels.gemv.chunked_tiled import ChunkedTiledGemv
 from ptxgen.kernels.gemv.dp4a import Dp4aGemv, MwvDp4aGemv
-from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv
-from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv, HwDp4aGemvResidual
-from ptxgen.kernels.gemv.hw_dp4a_normed import HwDp4aGemvResidualNormed
-from ptxgen.kernels.gemv.joined_hw_dp4a import JoinedHwDp4aGemv
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.mwv import MwvGemv
 from ptxgen.kernels.gemv.tiled import TiledGemv
 from ptxgen.kernels.gemv.vectorized import VectorizedGemv
 from ptxgen.kernels.gemv.wide import WideGemv
 from ptxgen.kernels.repack.repack import Repack
 from ptxgen.toolchain.module import emit
+from tests.ptxgen.kernels import gemvs
 from tests.ptxgen.kernels.running import emulate, inputs
 
 every_repacked = pytest.mark.parametrize("format", REPACKED.values(), ids=str)
@@ -82,7 +81,7 @@ def test_aligned_q8_0_is_the_codes_of_eight_blocks_and_then_their_scales() -> No
 
 def result_of(kernel: KernelType, format: RepackedFormat, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """What the kernel of the native format gives, and what its like gives for the same weights, repacked."""
-    native, made = kernel, type(kernel)(**kernel.parameters(), format=format)  # type: ignore[call-arg]
+    native, made = kernel, replace(kernel, format=format)  # type: ignore[call-arg]
     arguments = inputs(native, seed)
     packed = {name: format.pack(array) if name.rstrip("23") == "w" else array for name, array in arguments.items()}
     (expected, _), (results, findings) = emulate(native, arguments), emulate(made, packed)
@@ -111,7 +110,7 @@ def test_products_of_repacked_blocks_have_the_bits_of_those_of_files(k: int, dig
     """One row of activations and several; k of shares of a warp, of whole steps, and with a partial one."""
     for kernel in (
         HwDp4aGemv(format.native, k=k, n=5, digits=digits, num_warps=1, rows_per_warp=2),
-        BatchedHwDp4aGemv(format.native, k=k, n=3, m=2, digits=digits, num_warps=1),
+        gemvs.batched(format.native, k=k, n=3, m=2, digits=digits, num_warps=1),
     ):
         expected, result = result_of(kernel, format, k + digits)
         assert np.array_equal(result, expected), kernel
@@ -127,10 +126,10 @@ def test_a_lane_loads_sixteen_weights_of_aligned_q8_0_by_two_instructions() -> N
 OTHERS: list[KernelType] = [
     HwDp4aGemv(Q8_0, k=18944, n=2, digits=3, num_warps=1),  # a loop
     HwDp4aGemv(Q8_0, k=1536, n=9, digits=3, num_warps=1, turns=4, normed=True),
-    HwDp4aGemvResidual(Q8_0, k=1536, n=3, digits=3, num_warps=1),
-    JoinedHwDp4aGemv(Q8_0, k=768, n=3, n2=2, n3=1, digits=3, num_warps=1, rows_per_warp=1),
-    GatedHwDp4aGemv(Q8_0, k=1536, n=32, digits=3, out_digits=3, num_warps=2, pairs=2),
-    HwDp4aGemvResidualNormed(Q8_0, k=1536, n=32, digits=3, out_digits=3, num_warps=2),
+    gemvs.residual(Q8_0, k=1536, n=3, digits=3, num_warps=1),
+    gemvs.fused(Q8_0, k=768, n=3, n2=2, n3=1, digits=3, num_warps=1, rows_per_warp=1),
+    gemvs.swiglu(Q8_0, k=1536, n=32, digits=3, out_digits=3, num_warps=2, rows_per_warp=4),
+    gemvs.leaving_norm(Q8_0, k=1536, n=32, digits=3, out_digits=3, num_warps=2),
     Dp4aGemv(Q8_0, k=1536, n=3, digits=3),
     MwvDp4aGemv(Q8_0, k=1536, n=3, digits=3),
     MmaGemm(Q8_0, k=768, n=17, m=3, digits=3, warps=1),

@@ -180,8 +180,8 @@ def _modifiers(row: Instruction) -> Iterator[str]:
         if len(slot.values) > 1 or (slot.optional and slot.name != slot.values[0]):
             values = (f"**{value}**" if value == row.defaults.get(slot.name) else value for value in slot.values)
             names.setdefault("/".join(values), []).append(slot.name)
-    for values, of in names.items():
-        yield f"{','.join(of)}={values}"
+    for joined, of in names.items():
+        yield f"{','.join(of)}={joined}"
 
 
 def _operands(row: Instruction) -> Iterator[str]:

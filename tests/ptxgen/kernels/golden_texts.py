@@ -42,7 +42,7 @@ def whole(name: str) -> str:
     entry = find(name)
     first = next(iter(entry.cases())).parameters()
     shape = {parameter: value for parameter, value in first.items() if parameter in entry.parameters}
-    return next(iter(texts(entry.make(**shape | WHOLE[name])).values()))
+    return next(iter(texts(entry.make(**{**shape, **WHOLE[name]})).values()))
 
 
 def digests(folder: Path = FOLDER) -> Digests:

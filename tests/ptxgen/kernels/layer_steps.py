@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
-from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv, HwDp4aGemvResidual
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
 from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
+from tests.ptxgen.kernels import gemvs
 
 Arrays = dict[str, NDArray[Any]]
 Run = Callable[[KernelType, dict[str, Any]], Arrays]
@@ -24,8 +25,8 @@ def one_by_one(kernel: PersistentLayer, arguments: Mapping[str, Any], run: Run) 
 
     def product(stage: int, matrix: int, weights: str, given: Mapping[str, Any], **more: Any) -> NDArray[Any]:
         of = kernel.stages[stage]
-        cls = HwDp4aGemvResidual if more else HwDp4aGemv
-        made = cls(of.matrices[matrix].format, k=of.k, n=of.matrices[matrix].n, digits=of.digits)
+        make = gemvs.residual if more else HwDp4aGemv
+        made = make(of.matrices[matrix].format, k=of.k, n=of.matrices[matrix].n, digits=of.digits)
         return run(made, {"w": arguments[weights], **{name: given[name] for name in DIGITS}, **more})["y"]
 
     def normed(x: NDArray[Any], stage: int) -> Arrays:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,12 @@ import pytest
 from ptxgen.conformance.execution import emitted
 from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.parts import with_parameters
 from ptxgen.emulator import Marked, run
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.gemv.asked_rows import ASKED
-from ptxgen.kernels.gemv.hw_dp4a_normed import HwDp4aGemvResidualNormed
+from ptxgen.kernels.compose import between, borrowed, defer_norm, fuse_swiglu, pipeline_weights
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.gemv.suited import ASKED
 from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
@@ -25,18 +26,25 @@ from tests.ptxgen.kernels.running import emulate, inputs
 LINE = 128
 
 
-def leaving(k: int = 4096, n: int = 4096, format: str = "q8_0_aligned", ring: bool = True) -> HwDp4aGemvResidualNormed:
-    kernel = find(f"hw_dp4a_{format}_gemv").make(k=k, n=n, digits=3).with_residual_norm(3)
-    kernel = kernel and ((kernel.with_weight_ring() if ring else None) or kernel)
-    assert isinstance(kernel, HwDp4aGemvResidualNormed)
+def leaving(k: int = 4096, n: int = 4096, format: str = "q8_0_aligned", ring: bool = True) -> HwDp4aGemv:
+    kernel = defer_norm(find(f"hw_dp4a_{format}_gemv").make(k=k, n=n, digits=3), 3)
+    kernel = kernel and ((pipeline_weights(kernel) if ring else None) or kernel)
+    assert isinstance(kernel, HwDp4aGemv)
     return kernel
 
 
-def gated(n: int, k: int = 4096, format: str = "q8_0_aligned") -> KernelType:
+def asks(kernel: KernelType) -> int:
+    count: int = kernel.parameters()["asks"]
+    return count
+
+
+def gated(n: int, k: int = 4096, format: str = "q8_0_aligned") -> HwDp4aGemv:
     gate = find(f"hw_dp4a_{format}_gemv").make(k=k, n=n, digits=3)
-    kernel = gate.gated(gate, 3)
+    kernel = fuse_swiglu(gate, gate, 3)
     assert kernel is not None
-    return kernel.with_weight_ring() or kernel
+    found = pipeline_weights(kernel) or kernel
+    assert isinstance(found, HwDp4aGemv)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -50,13 +58,13 @@ def test_the_lines_of_these_rows_are_asked_for_and_no_other(every: int, of: int,
         k=own, n=k, digits=3, out_digits=3, num_warps=8, rows_per_warp=4, asks=count, asks_every=every, asks_of=of
     )
     arguments: dict[str, Any] = {**inputs(kernel)}
-    for name in kernel.borrowed:
+    for name in borrowed(kernel):
         arguments[name] = np.zeros_like(arguments[name])
 
     def passed(name: str, argument: Any) -> Any:
         if not isinstance(argument, Array):
             return arguments[name]
-        return Marked(arguments[name], argument.direction != "out", argument.constant and name not in kernel.borrowed)
+        return Marked(arguments[name], argument.direction != "out", argument.constant and name not in borrowed(kernel))
 
     text, changed = re.subn(r"prefetch\.global\.L2 (\[[^]]+\]);", r"red.global.add.u32 \1, 1;", emitted(kernel).text)
     assert changed >= 2
@@ -65,7 +73,7 @@ def test_the_lines_of_these_rows_are_asked_for_and_no_other(every: int, of: int,
     row_bytes = arguments["next_w"].shape[1]
     expected = np.zeros((of, row_bytes), np.uint8)
     expected[::every, ::LINE] = 1
-    for name in kernel.borrowed:
+    for name in borrowed(kernel):
         np.testing.assert_array_equal(arguments[name], expected)
 
 
@@ -76,13 +84,13 @@ def test_no_bit_depends_on_it() -> None:
     arguments = inputs(kernel)
     results, findings = emulate(kernel, arguments)
     assert not findings
-    plain = replace(kernel, asks=0, asks_every=1, asks_of=0)  # type: ignore[call-arg]
-    expected, _ = emulate(plain, {name: value for name, value in arguments.items() if name not in kernel.borrowed})
+    plain = with_parameters(kernel, asks=0, asks_every=1, asks_of=0)
+    expected, _ = emulate(plain, {name: value for name, value in arguments.items() if name not in borrowed(kernel)})
     assert all(results[name].tobytes() == expected[name].tobytes() for name in expected)
 
 
 def test_they_are_asked_for_behind_the_staging_and_before_the_sums() -> None:
-    text = emit(replace(leaving(), asks=3, asks_of=3), Target(90), early=True).text
+    text = emit(with_parameters(leaving(), asks=3, asks_of=3), Target(90), early=True).text
     first, last = text.index("prefetch.global.L2"), text.rindex("prefetch.global.L2")
     assert text.index("griddepcontrol.wait") < text.index("bar.sync") < first <= last < text.index(" dp4a.")
 
@@ -91,13 +99,13 @@ def test_the_rows_are_those_that_the_warps_of_gate_and_up_begin_with() -> None:
     found = []
     for n in (14336, 8192):
         behind = gated(n)
-        kernel = leaving().between(None, behind)
-        every, asks = kernel.asks_every, kernel.asks
-        assert kernel.borrowed == {"next_w": "w", "next_w2": "w2"}
+        kernel = between(leaving(), None, behind)
+        every, count = (kernel.parameters()[name] for name in ("asks_every", "asks"))
+        assert borrowed(kernel) == {"next_w": "w", "next_w2": "w2"}
         assert kernel.signature()["next_w"] == behind.signature()["w"]
         assert kernel.signature()["next_w2"] == behind.signature()["w2"]
-        assert every == behind.warp_results  # type: ignore[attr-defined]
-        found.append((every, asks))
+        assert every == behind.blocks[0].warp_results
+        found.append((every, count))
     row_bytes = 4096 // 256 * 272
     assert found == [(4, ASKED // (2 * row_bytes)), (4, 963)]
 
@@ -112,15 +120,15 @@ def test_nothing_is_asked_for_where_what_comes_is_not_known_or_copies_ahead_itse
         "other columns": gated(14336, k=2048),
     }
     for kernel in behind.values():
-        assert (aligned.between(None, kernel).asks, aligned.between(None, kernel).borrowed) == (0, {})
-    assert leaving(ring=False).between(None, gated(14336)).asks == 0
-    assert leaving(format="q4k").between(None, gated(14336, format="q4k")).asks == 0
+        assert (asks(between(aligned, None, kernel)), borrowed(between(aligned, None, kernel))) == (0, {})
+    assert asks(between(leaving(ring=False), None, gated(14336))) == 0
+    assert asks(between(leaving(format="q4k"), None, gated(14336, format="q4k"))) == 0
 
 
 @pytest.mark.parametrize("settings", [{"asks": 8, "asks_every": 8, "asks_of": 56}, {"asks": 1}])
 def test_rows_that_are_not_there_are_refused(settings: dict[str, Any]) -> None:
-    asks = settings["asks"]
-    most = 7 if asks == 8 else 0
-    assert replace(leaving(), asks=7, asks_every=8, asks_of=56).asks == 7
-    with pytest.raises(ArgumentError, match=f"asks must be {most} or fewer.*got {asks}"):
-        replace(leaving(), **settings)
+    count = settings["asks"]
+    most = 7 if count == 8 else 0
+    assert asks(with_parameters(leaving(), asks=7, asks_every=8, asks_of=56)) == 7
+    with pytest.raises(ArgumentError, match=f"asks must be {most} or fewer.*got {count}"):
+        with_parameters(leaving(), **settings)

@@ -13,16 +13,17 @@ from ptxgen.conformance.execution import emitted, emulate, inputs
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.accuracy import OUTLIER
-from ptxgen.kernels.gemv import hw_dp4a
+from ptxgen.kernels.gemv import emission
 from ptxgen.kernels.gemv.chunks import loops
 from ptxgen.kernels.gemv.digit_gemv_type import PACKED
-from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv, HwDp4aGemvResidual
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.shared_digits import MOST_SHARED, Layout, chunks, dynamic_bytes, padding, rows_at_once
 from ptxgen.kernels.quantize.activation_digits import LARGEST, quantize, values
 from ptxgen.kernels.registry import find
 from ptxgen.target import MAX_STATIC_SHARED, Target
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.module import emit
+from tests.ptxgen.kernels import gemvs
 
 every_strategy = pytest.mark.parametrize("strategy", ["dp4a", "mwv_dp4a", "hw_dp4a"])
 all_digits = pytest.mark.parametrize("digits", [1, 2, 3])
@@ -159,7 +160,7 @@ def test_the_programmatic_launch_waits_after_the_first_weights_and_before_the_ac
 )
 @pytest.mark.slow
 def test_a_row_of_a_batch_has_the_bits_of_the_single_kernel(id: str, m: int, k: int, digits: int) -> None:
-    batched = BatchedHwDp4aGemv(format=PACKED[id], m=m, k=k, n=5, num_warps=2, digits=digits)
+    batched = gemvs.batched(format=PACKED[id], m=m, k=k, n=5, num_warps=2, digits=digits)
     arguments = inputs(batched)
     together, _ = emulate(batched, arguments, sanitize=False)
     single = HwDp4aGemv(format=PACKED[id], k=k, n=5, num_warps=4, rows_per_warp=2, digits=digits)
@@ -170,8 +171,8 @@ def test_a_row_of_a_batch_has_the_bits_of_the_single_kernel(id: str, m: int, k: 
 
 
 LOOPED = [
-    HwDp4aGemvResidual(PACKED["q3k"], k=4864, n=3, digits=3, num_warps=2, rows_per_warp=1, pdl=True),  # one chunk
-    BatchedHwDp4aGemv(PACKED["q8_0"], m=7, k=2816, n=3, digits=3, num_warps=2),  # two of several steps, the last one partial
+    gemvs.residual(PACKED["q3k"], k=4864, n=3, digits=3, num_warps=2, rows_per_warp=1, pdl=True),  # one chunk
+    gemvs.batched(PACKED["q8_0"], m=7, k=2816, n=3, digits=3, num_warps=2),  # two of several steps, the last one partial
 ]
 
 
@@ -179,9 +180,11 @@ LOOPED = [
 def test_a_loop_over_a_row_has_the_bits_of_the_row_written_out(kernel: HwDp4aGemv, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = inputs(kernel)
     target = Target(90) if kernel.pdl else Target(75)
-    assert loops(kernel, chunks(kernel.format, kernel.k, rows_at_once(kernel.format, kernel.k, kernel.activation_rows, 3), 3))
+    assert loops(
+        kernel.blocks[0], chunks(kernel.format, kernel.k, rows_at_once(kernel.format, kernel.k, kernel.activation_rows, 3), 3)
+    )
     loop, _ = emulate(kernel, arguments, target=target, sanitize=False)
-    monkeypatch.setattr(hw_dp4a, "loops", lambda *_: False)
+    monkeypatch.setattr(emission, "loops", lambda *_: False)
     emitted.cache_clear()
     written_out, _ = emulate(kernel, arguments, target=target, sanitize=False)
     emitted.cache_clear()

@@ -3,7 +3,6 @@ kernels can be joined."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,12 +10,13 @@ import pytest
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import find as find_format
-from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv, HwDp4aGemvResidual
-from ptxgen.kernels.gemv.joined_hw_dp4a import JOINED, JoinedHwDp4aGemv
+from ptxgen.kernels.compose import add_residual, fuse_horizontally
+from ptxgen.kernels.gemv.hw_dp4a import FUSED, HwDp4aGemv
 from ptxgen.kernels.registry import find
 from ptxgen.target import REGISTERS, Target
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.module import emit
+from tests.ptxgen.kernels import gemvs
 from tests.ptxgen.kernels.running import assert_matches_reference, emulate, inputs
 
 Q4_K = find_format("Q4_K")
@@ -38,8 +38,9 @@ def made(n: int, *, k: int = 512, digits: int = 3, **settings: Any) -> HwDp4aGem
 )
 def test_matrices_of_one_launch_have_the_bits_that_they_have_alone(sizes: tuple[int, ...], settings: dict[str, int]) -> None:
     first, *others = (made(n, **settings) for n in sizes)
-    together = first.joined(others)
-    assert isinstance(together, JoinedHwDp4aGemv)
+    together = fuse_horizontally(first, others)
+    assert together is not None
+    assert together.name == "joined_hw_dp4a_q4k_gemv"
     assert together.launch().grid[0] == sum(one.launch().grid[0] for one in (first, *others))
     arguments = inputs(together)
     results, findings = emulate(together, arguments, target=Target(90), sanitize=True)
@@ -51,7 +52,7 @@ def test_matrices_of_one_launch_have_the_bits_that_they_have_alone(sizes: tuple[
         assert alone["y"].tobytes() == results[f"y{number}"].tobytes()
 
 
-@pytest.mark.parametrize("format", JOINED, ids=lambda format: format.id)
+@pytest.mark.parametrize("format", FUSED, ids=lambda format: format.id)
 def test_no_register_is_spilled_and_a_multiprocessor_holds_as_many_blocks_as_of_matrices_alone(format: Any) -> None:
     narrow: dict[str, Any] = {"num_warps": 4, "rows_per_warp": 1, "resident_threads": 256}
     cases: tuple[tuple[int, tuple[int, ...], dict[str, Any]], ...] = (
@@ -61,7 +62,7 @@ def test_no_register_is_spilled_and_a_multiprocessor_holds_as_many_blocks_as_of_
     )
     for k, sizes, settings in cases:
         first, *others = (HwDp4aGemv(format, k=k, n=n, digits=3, **settings) for n in sizes)
-        together = first.joined(others)
+        together = fuse_horizontally(first, others)
         assert together is not None
         alone, joined = (assemble(emit(one, Target(90)).text, Target(90)) for one in (first, together))
         assert joined.spill_stores == 0
@@ -72,21 +73,21 @@ def test_no_register_is_spilled_and_a_multiprocessor_holds_as_many_blocks_as_of_
 
 def test_only_kernels_for_the_same_activations_are_joined() -> None:
     one = made(9)
-    assert one.joined([made(5, num_warps=8, rows_per_warp=1)]) == JoinedHwDp4aGemv(**one.parameters(), format=Q4_K, n2=5)
+    assert fuse_horizontally(one, [made(5, num_warps=8, rows_per_warp=1)]) == gemvs.fused(**one.parameters(), format=Q4_K, n2=5)
     others: tuple[KernelType, ...] = (made(9, digits=2), made(9, k=256), HwDp4aGemv(find_format("Q5_K"), k=512, n=9, digits=3))
-    onto = one.with_residual()
-    batched = BatchedHwDp4aGemv(Q4_K, k=512, n=9, m=2, digits=3)
-    assert isinstance(onto, HwDp4aGemvResidual)
+    onto = add_residual(one)
+    batched = gemvs.batched(Q4_K, k=512, n=9, m=2, digits=3)
+    assert onto is not None
     for other in (*others, onto, batched, find("mwv_q4k_gemv").make(k=512, n=9)):
-        assert one.joined([other]) is None
-        assert other.joined([one]) is None
-    assert one.joined([]) is None
-    assert one.joined([made(9)] * 3) is None
-    together = one.joined([made(9)])
+        assert fuse_horizontally(one, [other]) is None
+        assert fuse_horizontally(other, [one]) is None
+    assert fuse_horizontally(one, []) is None
+    assert fuse_horizontally(one, [made(9)] * 3) is None
+    together = fuse_horizontally(one, [made(9)])
     assert together is not None
-    assert together.joined([one]) is None
-    assert one.joined([together]) is None
-    assert together.with_residual() is None
+    assert fuse_horizontally(together, [one]) is None
+    assert fuse_horizontally(one, [together]) is None
+    assert add_residual(together) is None
     assert together.batched(4) == ()
 
 
@@ -94,4 +95,4 @@ def test_how_many_rows_a_second_matrix_has_must_be_said_and_a_third_has_none_les
     with pytest.raises(ArgumentError, match="n2"):
         find("joined_hw_dp4a_q4k_gemv").make(k=512, n=4)
     with pytest.raises(ArgumentError, match="n3 must be an integer, 0 or more, got -1"):
-        replace(JoinedHwDp4aGemv(Q4_K, k=512, n=4, n2=4), n3=-1)
+        gemvs.fused(Q4_K, k=512, n=4, n2=4, n3=-1)

@@ -11,7 +11,7 @@ from executor.base.disk_cache import DiskCache
 from executor.base.environment import settings
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.gemv.digit_gemv_type import PACKED
-from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.known_models import KNOWN_MODELS, kernels, matrices
 from ptxgen.kernels.registry import find
 from ptxgen.target import ALL, Target
@@ -40,10 +40,13 @@ def some(number: int, id: str) -> list[KernelType]:
         at = ks.index(kernel.k)
         if at % 2 == number % 2 and kernel.digits == (3, 2, 3, 1)[(at // 2 + number) % 4]:
             singles.append(kernel)
-    batched = [kernel for kernel in kernels(find(f"batched_hw_dp4a_{id}_gemv")) if isinstance(kernel, BatchedHwDp4aGemv)]
+    batched = [kernel for kernel in kernels(find(f"batched_hw_dp4a_{id}_gemv")) if isinstance(kernel, HwDp4aGemv)]
     ks = [k for k in ks if any(kernel.k == k for kernel in batched)]  # rows are whole blocks
     for kernel in batched:
-        if kernel.k == ks[-(1 + (kernel.m + number) % 16)] and kernel.digits == (kernel.m + number) % 3 + 1:
+        if (
+            kernel.k == ks[-(1 + (kernel.activation_rows + number) % 16)]
+            and kernel.digits == (kernel.activation_rows + number) % 3 + 1
+        ):
             batches.append(kernel)
     assert len(singles) > 8
     assert len(batches) == 8

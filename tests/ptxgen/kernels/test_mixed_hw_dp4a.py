@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, Format
+from ptxgen.kernels.compose import fuse_horizontally
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.joined_hw_dp4a import JoinedHwDp4aGemv
-from ptxgen.kernels.gemv.mixed_hw_dp4a import MixedHwDp4aGemv
 from ptxgen.kernels.gemv.shared_digits import Layout
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.module import emit
+from tests.ptxgen.kernels import gemvs
 from tests.ptxgen.kernels.running import assert_matches_reference, emulate, inputs
 
 Q4_K, Q5_K, ALIGNED, Q8_0 = (ALL[name] for name in ("Q4_K", "Q5_K", "Q6_K_ALIGNED", "Q8_0"))
@@ -41,8 +42,9 @@ def test_matrices_of_two_formats_have_the_bits_that_they_have_alone(
     formats: tuple[Format, Format], sizes: tuple[int, int, int], settings: dict[str, int]
 ) -> None:
     first, second, last = (made(format, n, **settings) for format, n in zip((formats[0], *formats), sizes, strict=True))
-    together = first.joined([second, last])
-    assert isinstance(together, MixedHwDp4aGemv)
+    together = fuse_horizontally(first, [second, last])
+    assert together is not None
+    assert together.name.startswith("mixed_")
     assert together.launch().grid[0] == sum(one.launch().grid[0] for one in (first, second, last))
     arguments = inputs(together)
     results, findings = emulate(together, arguments, target=Target(90))
@@ -55,26 +57,30 @@ def test_matrices_of_two_formats_have_the_bits_that_they_have_alone(
 
 
 def test_blocks_of_either_format_stage_in_the_same_memory() -> None:
-    together = made(Q4_K, 4096, k=8192).joined([made(Q4_K, 1024, k=8192), made(ALIGNED, 1024, k=8192)])
+    together = fuse_horizontally(made(Q4_K, 4096, k=8192), [made(Q4_K, 1024, k=8192), made(ALIGNED, 1024, k=8192)])
     assert together is not None
     assert together.launch().dynamic_shared == max(Layout(format, 8192, 1, 3).bytes for format in (Q4_K, ALIGNED))
     assert assemble(emit(together, Target(90)).text, Target(90)).spill_stores == 0
 
 
+def kind(kernel: KernelType | None) -> str:
+    return "" if kernel is None else kernel.name.partition("_")[0]
+
+
 def test_who_is_joined_so() -> None:
     q, k, v = made(Q4_K, 16), made(Q4_K, 8), made(ALIGNED, 8, rows_per_warp=1)
-    together = q.joined([k, v])
-    assert together == MixedHwDp4aGemv(**q.parameters(), format=Q4_K, n2=8, n3=8, last=ALIGNED, last_rows_per_warp=1)
-    assert isinstance(q.joined([k]), JoinedHwDp4aGemv)
-    assert type(q.joined([k, made(Q4_K, 8)])) is JoinedHwDp4aGemv
+    together = fuse_horizontally(q, [k, v])
+    assert together == gemvs.fused_with_another(**q.parameters(), format=Q4_K, n2=8, n3=8, last=ALIGNED, last_rows_per_warp=1)
+    assert kind(fuse_horizontally(q, [k])) == "joined"
+    assert kind(fuse_horizontally(q, [k, made(Q4_K, 8)])) == "joined"
     for others in ([v], [v, k], [k, made(ALIGNED, 8, digits=1)], [made(ALIGNED, 8), made(ALIGNED, 8)], [k, v, v]):
-        assert q.joined(others) is None
+        assert fuse_horizontally(q, others) is None
     in_rounds = {"num_warps": 8, "rows_per_warp": 1, "k": 4096}  # three: 768 blocks, of which 264 are there at once
     q, k, v = (made(format, n, **in_rounds) for format, n in ((Q4_K, 4096), (Q4_K, 1024), (ALIGNED, 1024)))
-    assert q.joined([k, v]) is None
-    assert isinstance(replace(q, rows_per_warp=2, turns=2).joined([k, v]), MixedHwDp4aGemv)
+    assert fuse_horizontally(q, [k, v]) is None
+    assert kind(fuse_horizontally(replace(q, rows_per_warp=2, turns=2), [k, v])) == "mixed"
     beyond = {"k": 28672}  # activations that do not fit shared memory at once
-    assert made(Q4_K, 16, **beyond).joined([made(Q4_K, 8, **beyond), made(ALIGNED, 8, **beyond)]) is None
+    assert fuse_horizontally(made(Q4_K, 16, **beyond), [made(Q4_K, 8, **beyond), made(ALIGNED, 8, **beyond)]) is None
 
 
 @pytest.mark.parametrize(
@@ -93,15 +99,16 @@ def test_what_cannot_be_is_refused(settings: dict[str, int], message: str) -> No
 
 def test_one_format_alone_is_refused() -> None:
     with pytest.raises(ArgumentError, match="is for two formats, got Q4_K for both"):
-        MixedHwDp4aGemv(Q4_K, k=1536, n=4, n2=4, n3=4, last=Q4_K)
+        gemvs.fused_with_another(Q4_K, k=1536, n=4, n2=4, n3=4, last=Q4_K)
 
 
 def test_matrices_of_fewer_rows_than_turns_take_are_joined_in_one_turn() -> None:
     q = made(Q4_K, 64, turns=8)
     few = made(Q4_K, 8), made(Q4_K, 8), made(ALIGNED, 8)
     for others, turns in (((few[0],), 1), (few[:2], 1), ((few[0], few[2]), 1), ((made(Q4_K, 16), made(ALIGNED, 16)), 8)):
-        together = q.joined(others)
+        together = fuse_horizontally(q, others)
         assert together is not None
         assert together.parameters()["turns"] == turns
-    shares = made(Q4_K, 64, k=512, turns=4, rows_per_warp=1).joined([made(Q4_K, 64, k=512), made(ALIGNED, 64, k=512)])
+    short = made(Q4_K, 64, k=512)
+    shares = fuse_horizontally(replace(short, turns=4, rows_per_warp=1), [short, made(ALIGNED, 64, k=512)])
     assert shares is not None, "two rows of v for each of the warp's shares are more than lanes in four turns"

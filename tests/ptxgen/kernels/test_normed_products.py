@@ -9,11 +9,12 @@ import pytest
 
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL
-from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
-from ptxgen.kernels.gemv.joined_hw_dp4a import JoinedHwDp4aGemv
+from ptxgen.kernels.compose import complete_norm, fuse_horizontally
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
 from ptxgen.kernels.quantize.activation_digits import BLOCK, unwritten
 from ptxgen.kernels.quantize.quantize import Quantize
+from tests.ptxgen.kernels import gemvs
 from tests.ptxgen.kernels.checking import run
 
 SHAPES = [
@@ -47,7 +48,7 @@ def left(k: int, digits: int) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_a_product_completes_a_norm_with_the_bits_of_rmsnorm_digits(format: str, k: int, digits: int) -> None:
     complete, incomplete = left(k, digits)
     plain = HwDp4aGemv(ALL[format], k=k, n=5, digits=digits, num_warps=2, rows_per_warp=2)
-    normed = plain.with_norm()
+    normed = complete_norm(plain)
     assert normed is not None
     given = plain.inputs(np.random.default_rng(7))
     assert run(plain, given | complete)["y"].tobytes() == run(normed, given | incomplete)["y"].tobytes()
@@ -55,9 +56,9 @@ def test_a_product_completes_a_norm_with_the_bits_of_rmsnorm_digits(format: str,
 
 def test_joined_products_complete_it_too() -> None:
     complete, incomplete = left(1536, 3)
-    plain = JoinedHwDp4aGemv(ALL["Q4_K"], k=1536, n=5, n2=3, n3=2, digits=3, num_warps=2, rows_per_warp=1)
+    plain = gemvs.fused(ALL["Q4_K"], k=1536, n=5, n2=3, n3=2, digits=3, num_warps=2, rows_per_warp=1)
     given = plain.inputs(np.random.default_rng(7))
-    normed = plain.with_norm()
+    normed = complete_norm(plain)
     assert normed is not None
     apart, together = run(plain, given | complete), run(normed, given | incomplete)
     assert all(apart[name].tobytes() == together[name].tobytes() for name in ("y", "y2", "y3"))
@@ -73,9 +74,9 @@ def test_a_long_row_in_a_loop_completes_it_in_each_chunk() -> None:
 
 def test_it_is_for_one_row_and_joins_only_its_like() -> None:
     with pytest.raises(ArgumentError, match="batched_hw_dp4a_q4k_gemv takes one row that it normalises by itself, got 2"):
-        BatchedHwDp4aGemv(ALL["Q4_K"], k=256, n=4, m=2, normed=True)
+        gemvs.batched(ALL["Q4_K"], k=256, n=4, m=2, normed=True)
     plain = HwDp4aGemv(ALL["Q4_K"], k=256, n=4)
     normed = HwDp4aGemv(ALL["Q4_K"], k=256, n=4, normed=True)
     assert normed.batched(2) == ()
-    assert normed.joined([plain]) is None
-    assert normed.joined([normed]) is not None
+    assert fuse_horizontally(normed, [plain]) is None
+    assert fuse_horizontally(normed, [normed]) is not None

@@ -17,13 +17,16 @@ from ptxgen.conformance.execution import inputs
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL
 from ptxgen.kernels.collective.send_digits import SendDigits
-from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv
-from ptxgen.kernels.gemv.gated_sent import GatedHwDp4aGemvSent
-from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv, HwDp4aGemvResidual
-from ptxgen.kernels.gemv.hw_dp4a_normed import HwDp4aGemvResidualNormed
-from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
-from ptxgen.kernels.gemv.joined_hw_dp4a import JoinedHwDp4aGemv
-from ptxgen.kernels.gemv.mixed_hw_dp4a import MixedHwDp4aGemv
+from ptxgen.kernels.compose import (
+    add_residual,
+    complete_norm,
+    fuse_horizontally,
+    fuse_swiglu,
+    pipeline_weights,
+    receive_parts,
+    send_part,
+)
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.received_digits import in_parts
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.quantize.quantize import Quantize
@@ -31,34 +34,35 @@ from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.module import emit
 from tests.ptxgen.emulator.changed import run_changed
+from tests.ptxgen.kernels import gemvs
 from tests.ptxgen.kernels.checking import run
 
 Q4, Q5, Q6, Q8 = (ALL[name] for name in ("Q4_K", "Q5_K", "Q6_K_ALIGNED", "Q8_0_ALIGNED"))
 NARROW: dict[str, Any] = {"num_warps": 2, "rows_per_warp": 1}
-WHOLE: list[HwDp4aType] = [
+WHOLE: list[HwDp4aGemv] = [
     HwDp4aGemv(Q4, k=1536, n=7, digits=3, **NARROW),
     HwDp4aGemv(Q4, k=2048, n=7, digits=3, turns=2, ring=3, normed=True, **NARROW),
     HwDp4aGemv(Q8, k=4096, n=5, digits=3, normed=True, **NARROW),
     HwDp4aGemv(Q6, k=3584, n=5, digits=2, num_warps=4, rows_per_warp=1),
     HwDp4aGemv(ALL["Q8_0"], k=896, n=3, digits=1, normed=True, **NARROW),
-    HwDp4aGemvResidual(Q4, k=14336, n=5, digits=3, ring=2, **NARROW),
-    HwDp4aGemvResidual(Q4, k=4096, n=101, digits=3, ring=2, num_warps=1, rows_per_warp=1),  # its last blocks come late
-    HwDp4aGemvResidualNormed(Q4, k=2048, n=32, digits=3, out_digits=3, num_warps=8, rows_per_warp=2, turns=2),
-    GatedHwDp4aGemv(Q4, k=4096, n=32, digits=3, out_digits=2, num_warps=8, turns=4, ring=2, normed=True),
-    JoinedHwDp4aGemv(Q5, k=1536, n=9, n2=4, n3=3, digits=3, normed=True, **NARROW),
-    MixedHwDp4aGemv(Q4, last=Q6, k=1024, n=33, n2=8, n3=9, digits=3, num_warps=4, rows_per_warp=2, normed=True),
+    gemvs.residual(Q4, k=14336, n=5, digits=3, ring=2, **NARROW),
+    gemvs.residual(Q4, k=4096, n=101, digits=3, ring=2, num_warps=1, rows_per_warp=1),  # its last blocks come late
+    gemvs.leaving_norm(Q4, k=2048, n=32, digits=3, out_digits=3, num_warps=8, rows_per_warp=2, turns=2),
+    gemvs.swiglu(Q4, k=4096, n=32, digits=3, out_digits=2, num_warps=8, turns=4, ring=2, normed=True),
+    gemvs.fused(Q5, k=1536, n=9, n2=4, n3=3, digits=3, normed=True, **NARROW),
+    gemvs.fused_with_another(Q4, last=Q6, k=1024, n=33, n2=8, n3=9, digits=3, num_warps=4, rows_per_warp=2, normed=True),
 ]
 
 
-def received(kernel: HwDp4aType, parts: int, given: dict[str, Any], seed: int) -> tuple[HwDp4aType, dict[str, Any]]:
+def received(kernel: HwDp4aGemv, parts: int, given: dict[str, Any], seed: int) -> tuple[HwDp4aGemv, dict[str, Any]]:
     """The kernel that takes the row of these arguments in parts, and its arguments."""
     one = replace(kernel, row_parts=parts)
-    return one, in_parts(np.random.default_rng(seed), given, one.part_words, parts)
+    return one, in_parts(np.random.default_rng(seed), given, one.source.part_words, parts)
 
 
 @pytest.mark.parametrize("kernel", WHOLE, ids=lambda kernel: f"{kernel.name} {kernel.k}")
 @pytest.mark.parametrize("parts", [2, 4])
-def test_a_row_in_parts_gives_the_bits_of_the_whole(kernel: HwDp4aType, parts: int) -> None:
+def test_a_row_in_parts_gives_the_bits_of_the_whole(kernel: HwDp4aGemv, parts: int) -> None:
     given = inputs(kernel, seed=parts)
     expected = run(kernel, given)
     for seed in range(3):  # ranks and numbers
@@ -110,8 +114,9 @@ def test_what_is_sent_is_what_is_received() -> None:
 )
 def test_gate_and_up_send_the_very_digits_that_they_leave(settings: dict[str, Any]) -> None:
     """What they leave are those of each rank alone."""
-    kernel = GatedHwDp4aGemvSent(Q4, digits=3, out_digits=3, **settings)
-    given, words, ranks = inputs(kernel, seed=3), kernel.words, kernel.ranks
+    kernel = gemvs.sent_swiglu(Q4, digits=3, out_digits=3, **settings)
+    assert kernel.sends is not None
+    given, words, ranks = inputs(kernel, seed=3), kernel.sends.words(kernel.blocks[0]), kernel.sends.ranks
     left = run(kernel, given)
     alone = [run(kernel.alone, _of_rank(kernel.alone, given, rank)) for rank in range(ranks)]
     for rank, made in enumerate(alone):
@@ -125,7 +130,7 @@ def test_gate_and_up_send_the_very_digits_that_they_leave(settings: dict[str, An
             assert (found.astype(np.uint32) == sent).all()
 
 
-def _of_rank(alone: GatedHwDp4aGemv, given: dict[str, Any], rank: int) -> dict[str, Any]:
+def _of_rank(alone: HwDp4aGemv, given: dict[str, Any], rank: int) -> dict[str, Any]:
     """Its arguments among those of all; digits have the size of its part."""
     own = {name: given[name][rank] for name in alone.signature()}
     return own | {name: array for name, array in inputs(alone).items() if name in ("y_digits", "y_scales", "y_sums")}
@@ -163,37 +168,37 @@ def test_parts_that_there_cannot_be_are_refused(settings: dict[str, Any], messag
     with pytest.raises(ArgumentError, match=message):
         HwDp4aGemv(ALL["Q8_0"], **{"k": 512, "n": 4, "digits": 3, **settings})
     with pytest.raises(ArgumentError, match="takes one row in parts, without pdl, got 3, pdl=False"):
-        BatchedHwDp4aGemv(Q4, k=512, n=4, m=3, digits=3, row_parts=2)
+        gemvs.batched(Q4, k=512, n=4, m=3, digits=3, row_parts=2)
 
 
 def test_parts_of_two_ranks_spill_nothing_where_weights_have_a_ring() -> None:
     """Of an 8B, whose kernels were measured."""
-    o, down = (HwDp4aGemv(Q4, k=k, n=2048, digits=3).with_residual() for k in (4096, 14336))
-    better = HwDp4aGemv(Q6, k=14336, n=2048, digits=3).with_residual()
+    o, down = (add_residual(HwDp4aGemv(Q4, k=k, n=2048, digits=3)) for k in (4096, 14336))
+    better = add_residual(HwDp4aGemv(Q6, k=14336, n=2048, digits=3))
     plain = HwDp4aGemv(Q4, k=4096, n=7168, digits=3)
-    gated, query = plain.gated(plain, 3), replace(plain, n=2048)
-    joined = query.joined([replace(query, n=512)] * 2)
-    mixed = query.joined([replace(query, n=512), HwDp4aGemv(Q6, k=4096, n=512, digits=3)])
-    readers = [one and one.with_norm() for one in (gated, joined, mixed)] + [o, down, better]
+    gated, query = fuse_swiglu(plain, plain, 3), replace(plain, n=2048)
+    joined = fuse_horizontally(query, [replace(query, n=512)] * 2)
+    mixed = fuse_horizontally(query, [replace(query, n=512), HwDp4aGemv(Q6, k=4096, n=512, digits=3)])
+    readers = [one and complete_norm(one) for one in (gated, joined, mixed)] + [o, down, better]
     for reader in readers:
-        parts = reader and reader.in_parts(2)
-        ringed = parts and parts.with_weight_ring()
+        parts = reader and receive_parts(reader, 2)
+        ringed = parts and pipeline_weights(parts)
         assert ringed is not None
         assert assemble(emit(ringed, Target(90)).text, Target(90)).spill_stores == 0
-        sends = ringed.sent(2)
+        sends = send_part(ringed, 2)
         if sends is not None:
             assert assemble(emit(sends, Target(90)).text, Target(90)).spill_stores == 0
 
 
 def test_who_cannot_take_parts_says_so() -> None:
     plain = HwDp4aGemv(Q4, k=4096, n=64, digits=3)
-    assert plain.in_parts(2) == replace(plain, row_parts=2)
-    assert plain.in_parts(3) is None
-    assert HwDp4aGemv(Q4, k=36864, n=64, digits=3).in_parts(2) is None  # in pieces
-    assert HwDp4aGemv(ALL["Q3_K"], k=4864, n=64, digits=3).in_parts(2) is None  # in a loop
-    assert replace(plain, pdl=True).in_parts(2) is None
-    assert BatchedHwDp4aGemv(Q4, k=4096, n=64, m=3, digits=3).in_parts(2) is None
-    assert HwDp4aGemv(Q4, k=13312, n=64, digits=3).in_parts(2) is None  # no room for the squares beside
-    mixed = plain.joined([replace(plain, n=32), HwDp4aGemv(Q6, k=4096, n=32, digits=3)])
-    assert isinstance(mixed, MixedHwDp4aGemv)
-    assert mixed.in_parts(2) == replace(mixed, row_parts=2)
+    assert receive_parts(plain, 2) == replace(plain, row_parts=2)
+    assert receive_parts(plain, 3) is None
+    assert receive_parts(HwDp4aGemv(Q4, k=36864, n=64, digits=3), 2) is None  # in pieces
+    assert receive_parts(HwDp4aGemv(ALL["Q3_K"], k=4864, n=64, digits=3), 2) is None  # in a loop
+    assert receive_parts(replace(plain, pdl=True), 2) is None
+    assert receive_parts(gemvs.batched(Q4, k=4096, n=64, m=3, digits=3), 2) is None
+    assert receive_parts(HwDp4aGemv(Q4, k=13312, n=64, digits=3), 2) is None  # no room for the squares beside
+    mixed = fuse_horizontally(plain, [replace(plain, n=32), HwDp4aGemv(Q6, k=4096, n=32, digits=3)])
+    assert isinstance(mixed, HwDp4aGemv)
+    assert receive_parts(mixed, 2) == replace(mixed, row_parts=2)

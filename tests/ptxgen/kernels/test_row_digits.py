@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.activation.elementwise import ElementwiseMul
 from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
-from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv
-from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv, HwDp4aGemvResidual
-from ptxgen.kernels.gemv.hw_dp4a_normed import HwDp4aGemvResidualNormed
-from ptxgen.kernels.gemv.row_digits import RowDigits
+from ptxgen.kernels.compose import defer_norm, fuse_swiglu
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.quantize.quantize import Quantize
 from ptxgen.kernels.registry import find
 from ptxgen.types import F32
+from tests.ptxgen.kernels import gemvs
 from tests.ptxgen.kernels.checking import run
 
 Arrays = dict[str, NDArray[Any]]
@@ -34,14 +33,14 @@ DEALT = (
     {"num_warps": 3, "rows_per_warp": 1, "turns": 32},  # three, each in a warp
 )
 DEALT_IN_PAIRS = (
-    {"num_warps": 1, "pairs": 1},
-    {"num_warps": 2, "pairs": 2, "turns": 2},
-    {"num_warps": 4, "pairs": 1, "turns": 4, "ahead": 3},
-    {"num_warps": 8, "pairs": 4},
-    {"num_warps": 16, "pairs": 2},
-    {"num_warps": 16, "pairs": 1, "turns": 4, "ahead": 1},
-    {"num_warps": 2, "pairs": 2, "turns": 8},
-    {"num_warps": 3, "pairs": 1, "turns": 32},
+    {"num_warps": 1, "rows_per_warp": 2},
+    {"num_warps": 2, "rows_per_warp": 4, "turns": 2},
+    {"num_warps": 4, "rows_per_warp": 2, "turns": 4, "ahead": 3},
+    {"num_warps": 8, "rows_per_warp": 8},
+    {"num_warps": 16, "rows_per_warp": 4},
+    {"num_warps": 16, "rows_per_warp": 2, "turns": 4, "ahead": 1},
+    {"num_warps": 2, "rows_per_warp": 4, "turns": 8},
+    {"num_warps": 3, "rows_per_warp": 2, "turns": 32},
 )
 # Of rows that a half of a warp has, twice as many.
 DEALT_SHORT = (
@@ -51,23 +50,27 @@ DEALT_SHORT = (
     {"num_warps": 3, "rows_per_warp": 4, "turns": 4, "ahead": 3},  # three, each in a warp
 )
 DEALT_SHORT_IN_PAIRS = (
-    {"num_warps": 2, "pairs": 2},  # four blocks a group
-    {"num_warps": 8, "pairs": 1, "turns": 2},  # a group a block
-    {"num_warps": 16, "pairs": 2, "turns": 2, "ahead": 1},  # four, of which one is past the end
-    {"num_warps": 3, "pairs": 1, "turns": 16, "ahead": 3},  # three, each in a warp
+    {"num_warps": 2, "rows_per_warp": 4},  # four blocks a group
+    {"num_warps": 8, "rows_per_warp": 2, "turns": 2},  # a group a block
+    {"num_warps": 16, "rows_per_warp": 4, "turns": 2, "ahead": 1},  # four, of which one is past the end
+    {"num_warps": 3, "rows_per_warp": 2, "turns": 16, "ahead": 3},  # three, each in a warp
 )
 
 
-def normed(format: str, **shape: int) -> HwDp4aGemvResidualNormed:
+def normed(format: str, **shape: int) -> HwDp4aGemv:
     kernel = find(f"hw_dp4a_{format}_gemv_residual_normed").make(**shape)
-    assert isinstance(kernel, HwDp4aGemvResidualNormed)
+    assert isinstance(kernel, HwDp4aGemv)
     return kernel
 
 
-def gated(format: str, **shape: int) -> GatedHwDp4aGemv:
+def gated(format: str, **shape: int) -> HwDp4aGemv:
     kernel = find(f"gated_hw_dp4a_{format}_gemv").make(**shape)
-    assert isinstance(kernel, GatedHwDp4aGemv)
+    assert isinstance(kernel, HwDp4aGemv)
     return kernel
+
+
+def is_swiglu(kernel: HwDp4aGemv) -> bool:
+    return "w2" in kernel.signature()
 
 
 def as_bits(arrays: Arrays) -> dict[str, bytes]:
@@ -81,10 +84,10 @@ def digits_of(values: NDArray[Any], digits: int) -> Arrays:
     return {f"y_{name}": array for name, array in made.items()}
 
 
-def product(kernel: RowDigits, arguments: dict[str, Any], **others: Any) -> NDArray[Any]:
+def product(kernel: HwDp4aGemv, arguments: dict[str, Any], **others: Any) -> NDArray[Any]:
     """W x by hw_dp4a, or y + W x."""
     arguments = arguments | others
-    one = HwDp4aGemvResidual if isinstance(kernel, HwDp4aGemvResidual) else HwDp4aGemv
+    one = HwDp4aGemv if is_swiglu(kernel) else gemvs.residual
     alone = one(kernel.format, k=kernel.k, n=kernel.n, digits=kernel.digits)
     y: NDArray[Any] = run(alone, {name: arguments[name] for name in alone.signature()})["y"]
     return y
@@ -98,19 +101,19 @@ def squares(y: NDArray[Any]) -> NDArray[Any]:
     return sums
 
 
-def in_parts(kernel: RowDigits, arguments: dict[str, Any]) -> Arrays:
+def in_parts(kernel: HwDp4aGemv, arguments: dict[str, Any]) -> Arrays:
     """What the kernel gives, by the kernels that it is made of."""
-    if isinstance(kernel, GatedHwDp4aGemv):
+    if is_swiglu(kernel):
         gate, up = (product(kernel, arguments, w=arguments[name]) for name in ("w", "w2"))
-        swiglu = FusedSwigluDigits(n=kernel.n, digits=kernel.out_digits)
+        swiglu = FusedSwigluDigits(n=kernel.n, digits=kernel.parameters()["out_digits"])
         made = run(swiglu, swiglu.inputs(np.random.default_rng(0)) | {"gate": gate, "up": up})
         return {name if name == "y" else f"y_{name}": array for name, array in made.items()}
     y = product(kernel, arguments)
     multiplied = run(ElementwiseMul(n=kernel.n), {"y": np.zeros_like(y), "a": y, "b": arguments["gamma"]})["y"]
-    return {"y": y, **digits_of(multiplied, kernel.out_digits), "squares": squares(y)}
+    return {"y": y, **digits_of(multiplied, kernel.parameters()["out_digits"]), "squares": squares(y)}
 
 
-def assert_is_its_parts(kernel: RowDigits) -> None:
+def assert_is_its_parts(kernel: HwDp4aGemv) -> None:
     arguments = kernel.inputs(np.random.default_rng(7))
     results = run(kernel, arguments)
     for name in kernel.scratch:
@@ -162,16 +165,16 @@ def test_a_normed_product_of_more_activations_than_fit_shared_memory_is_its_part
     [
         ("q4k", 1536, {"num_warps": 4, "turns": 8}),
         ("q4k", 2048, {"num_warps": 2, "turns": 4}),
-        ("q4k", 3584, {"num_warps": 8, "pairs": 2, "turns": 2}),
+        ("q4k", 3584, {"num_warps": 8, "rows_per_warp": 4, "turns": 2}),
         ("q6k", 1792, {"num_warps": 4, "turns": 2}),
         ("q6k", 1536, {"num_warps": 8, "turns": 4}),
-        ("q6k_aligned", 2304, {"num_warps": 4, "pairs": 2}),
+        ("q6k_aligned", 2304, {"num_warps": 4, "rows_per_warp": 4}),
         ("q8_0", 896, {"num_warps": 8, "turns": 4}),
-        ("q8_0", 1056, {"num_warps": 2, "pairs": 2, "turns": 2}),  # rows that are no multiple of 16 bytes
+        ("q8_0", 1056, {"num_warps": 2, "rows_per_warp": 4, "turns": 2}),  # rows that are no multiple of 16 bytes
         ("q4k", 1024, {"num_warps": 8, "turns": 2}),  # two pairs a warp side by side
         ("q5k", 512, {"num_warps": 4, "turns": 2}),  # four
-        ("q8_0", 160, {"num_warps": 4, "pairs": 2, "turns": 4}),
-        ("q8_0_aligned", 1280, {"num_warps": 2, "pairs": 2, "turns": 2}),
+        ("q8_0", 160, {"num_warps": 4, "rows_per_warp": 4, "turns": 4}),
+        ("q8_0_aligned", 1280, {"num_warps": 2, "rows_per_warp": 4, "turns": 2}),
     ],
 )
 def test_a_gated_product_is_its_parts_bit_for_bit(format: str, k: int, dealt: dict[str, int], digits: int) -> None:
@@ -238,7 +241,8 @@ def test_rows_that_cannot_be_dealt_out_so_are_refused(settings: dict[str, int], 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"pairs": 5}, "pairs must be an integer, 1..4, got 5"),
+        ({"rows_per_warp": 3}, "rows_per_warp must be a multiple of 2, 1..8, got 3"),
+        ({"rows_per_warp": 10}, "rows_per_warp must be a multiple of 2, 1..8, got 10"),
         ({"num_warps": 1, "turns": 12}, "not 12 and 1 for 2 groups"),
         ({"n": 16}, "n must be a multiple of 32"),
     ],
@@ -264,8 +268,12 @@ def test_pairs_that_cannot_be_dealt_out_so_are_refused(settings: dict[str, int],
 def test_gate_and_up_are_gated_where_all_groups_are_there_at_once(k: int, n: int, warps: int | None, turns: int) -> None:
     gate = find("hw_dp4a_q4k_gemv").make(k=k, n=n, digits=3)
     assert isinstance(gate, HwDp4aGemv)
-    gated = GatedHwDp4aGemv.suited(gate, 3)
-    assert (None if gated is None else (gated.num_warps, gated.turns)) == (None if warps is None else (warps, turns))
+    gated = fuse_swiglu(gate, gate, 3)
+    if warps is None:
+        assert gated is None
+        return
+    assert isinstance(gated, HwDp4aGemv)
+    assert (gated.num_warps, gated.turns) == (warps, turns)
 
 
 @pytest.mark.parametrize(
@@ -277,8 +285,11 @@ def test_a_norm_is_left_by_blocks_of_32_rows_or_of_fewer_where_most_multiprocess
 ) -> None:
     product = find("hw_dp4a_q4k_gemv").make(k=k, n=n, digits=3, turns=2)
     assert isinstance(product, HwDp4aGemv)
-    leaving = HwDp4aGemvResidualNormed.suited(product, 3)
-    assert (None if leaving is None else leaving.block_rows) == block_rows
-    if leaving is not None:
+    leaving = defer_norm(product, 3)
+    if isinstance(leaving, HwDp4aGemv):
+        assert leaving.blocks[0].block_rows == block_rows
         assert leaving.turns == 1
         assert bool(leaving.scratch) == (block_rows != 32)
+    else:
+        assert leaving is None
+        assert block_rows is None

@@ -12,12 +12,12 @@ import pytest
 from numpy.typing import NDArray
 
 from ptxgen.formats import ALL
+from ptxgen.kernels.compose import defer_norm, fuse_swiglu
 from ptxgen.kernels.gemv.fragments import Fragments
-from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv
-from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv, HwDp4aGemvResidual
-from ptxgen.kernels.gemv.hw_dp4a_normed import HwDp4aGemvResidualNormed
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.toolchain.module import emit
+from tests.ptxgen.kernels import gemvs
 from tests.ptxgen.kernels.checking import run
 from tests.ptxgen.kernels.test_coalescing import WEIGHTS, noted
 
@@ -57,14 +57,14 @@ def by_a_whole_warp(kernel: HwDp4aGemv, given: dict[str, Any]) -> NDArray[Any]:
 @pytest.mark.parametrize(("format", "k", "lanes"), SHORT)
 def test_a_share_of_a_warp_gives_the_bits_of_a_whole_one(format: str, k: int, lanes: int, digits: int) -> None:
     for warps, rows in ((2, 2), (1, 3)):
-        kernel = HwDp4aGemvResidual(ALL[format], k=k, n=13, digits=digits, num_warps=warps, rows_per_warp=rows)
+        kernel = gemvs.residual(ALL[format], k=k, n=13, digits=digits, num_warps=warps, rows_per_warp=rows)
         assert kernel.fragments.lanes == lanes
         given = kernel.inputs(np.random.default_rng(k))
         assert run(kernel, given)["y"].tobytes() == by_a_whole_warp(kernel, given).tobytes()
 
 
 def test_several_rows_of_activations_have_them_too() -> None:
-    kernel = BatchedHwDp4aGemv(Q4_K, m=5, k=1024, n=13, digits=3, num_warps=2, rows_per_warp=1)
+    kernel = gemvs.batched(Q4_K, m=5, k=1024, n=13, digits=3, num_warps=2, rows_per_warp=1)
     given = kernel.inputs(np.random.default_rng(5))
     assert run(kernel, given)["y"].tobytes() == by_a_whole_warp(kernel, given).tobytes()
 
@@ -110,7 +110,7 @@ def test_two_rows_side_by_side_cost_the_products_of_one_that_is_as_long_and_fewe
 @pytest.mark.parametrize("k", [512, 1024, 2048])
 def test_what_makes_digits_of_its_results_has_the_rows_of_a_group_in_a_block_still(k: int) -> None:
     plain = HwDp4aGemv(Q4_K, k=k, n=96, digits=3)
-    normed, gated = plain.with_residual_norm(3), plain.gated(plain, 2)
-    assert isinstance(normed, HwDp4aGemvResidualNormed)
-    assert isinstance(gated, GatedHwDp4aGemv)
-    assert normed.block_rows == gated.block_rows == BLOCK
+    normed, gated = defer_norm(plain, 3), fuse_swiglu(plain, plain, 2)
+    assert isinstance(normed, HwDp4aGemv)
+    assert isinstance(gated, HwDp4aGemv)
+    assert normed.blocks[0].block_rows == gated.blocks[0].block_rows == BLOCK

@@ -12,9 +12,9 @@ import pytest
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.launch_config import RING_SHARED
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv
+from ptxgen.kernels.compose import add_residual, between, defer_norm, fuse_horizontally, fuse_swiglu, pipeline_weights
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.hw_dp4a_type import LATE_FROM
+from ptxgen.kernels.gemv.suited import late_from
 from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
@@ -97,15 +97,15 @@ def test_gate_and_up_ask_for_a_slot_when_the_one_before_has_come() -> None:
 
 def test_blocks_that_come_late_ask_for_the_first_slot_and_behind_the_activations_for_the_others() -> None:
     kernel = find("hw_dp4a_q4k_gemv_residual").make(k=4096, n=101, digits=3, num_warps=1, rows_per_warp=1, ring=2)
-    assert kernel.launch().grid[0] > LATE_FROM
+    assert kernel.launch().grid[0] > late_from()
     before, behind = emit(kernel, Target(90), early=True).text.split("griddepcontrol.wait")
     staging, _ = behind.split("bar.sync", 1)
-    bound = f", {LATE_FROM};"
+    bound = f", {late_from()};"
     first, at_once, late = (text.index("cp.async.bulk") for text in (before, before[before.index(bound) :], staging))
     assert (before.count("cp.async.bulk"), staging.count("cp.async.bulk")) == (2, 1)
     assert first < before.index(bound) < before.index(bound) + at_once
     assert staging.index("ld.global") < late < staging.index("st.shared")
-    few = replace(kernel, n=LATE_FROM)  # type: ignore[call-arg]
+    few = replace(kernel, n=late_from())  # type: ignore[call-arg]
     before, behind = emit(few, Target(90), early=True).text.split("griddepcontrol.wait")
     assert (before.count("cp.async.bulk"), behind.count("cp.async.bulk")) == (2, 0)
     assert bound not in before
@@ -121,7 +121,7 @@ def test_a_slot_is_read_before_it_is_filled_again_and_filled_before_what_was_rea
     copy, product = sums.index("cp.async.bulk"), sums.index("dp4a")
     part = sums[: sums.index("mbarrier.try_wait", product)] if "mbarrier.try_wait" in sums[product:] else sums
     weights = [match.start() for match in re.finditer(r"ld\.shared\.v4\.u32", sums[:copy])]
-    steps = kernel.ring_layout.steps
+    steps = kernel.blocks[0].ring_layout.steps
     assert len(weights) == steps
     assert weights[-1] < copy < product
     assert part.count("cp.async.bulk") == 1
@@ -148,33 +148,33 @@ def test_the_next_launch_starts_at_once_or_when_the_sums_are_there() -> None:
 def test_what_asks_for_much_shared_memory_holds_back_a_launch_without_a_ring() -> None:
     def ringed(kernel: KernelType | None) -> KernelType:
         assert kernel is not None
-        return kernel.with_weight_ring() or kernel
+        return pipeline_weights(kernel) or kernel
 
-    last = ringed(plain("q6k_aligned", 14336, 4096).with_residual())
-    down = ringed(plain("q4k", 14336, 4096).with_residual_norm(3))
-    projections = ringed(plain("q4k", 4096, 4096).joined([plain("q4k", 4096, 1024)] * 2))
+    last = ringed(add_residual(plain("q6k_aligned", 14336, 4096)))
+    down = ringed(defer_norm(plain("q4k", 14336, 4096), 3))
+    projections = ringed(fuse_horizontally(plain("q4k", 4096, 4096), [plain("q4k", 4096, 1024)] * 2))
     norm = RmsNormDigits(hidden=4096, digits=3)
     output, gate = (plain("q8_0_aligned", 4096, n) for n in (4096, 14336))
     found = [
-        one.between(one, behind).parameters()["holds_next"]
+        between(one, one, behind).parameters()["holds_next"]
         for one, behind in (
             (last, norm),
             (down, None),  # nobody knows
-            (ringed(output.with_residual_norm(3)), ringed(gate.gated(gate, 3))),
+            (ringed(defer_norm(output, 3)), ringed(fuse_swiglu(gate, gate, 3))),
             (down, projections),
-            (ringed(plain("q4k", 4096, 4096).with_residual_norm(3)), norm),  # 89 KB
+            (ringed(defer_norm(plain("q4k", 4096, 4096), 3)), norm),  # 89 KB
         )
     ]
     assert found == [True] * 3 + [False] * 2
-    assert norm.between(last, last) is norm
+    assert between(norm, last, last) is norm
 
 
 def test_what_leaves_shared_memory_leaves_registers_for_a_block_of_the_next() -> None:
-    output = plain("q4k", 4096, 4096).with_residual_norm(3)
-    down = plain("q4k", 14336, 4096).with_residual_norm(3)
+    output = defer_norm(plain("q4k", 4096, 4096), 3)
+    down = defer_norm(plain("q4k", 14336, 4096), 3)
     found = []
     for kernel in (output, down):
-        ringed = kernel and kernel.with_weight_ring()
+        ringed = kernel and pipeline_weights(kernel)
         assert ringed is not None
         text = emit(ringed, Target(90)).text
         found.append((ringed.launch().most_registers, ".maxnreg 80\n" in text, assemble(text, Target(90)).registers <= 80))
@@ -187,7 +187,7 @@ def test_kernels_with_a_ring_alone_ask_for_room() -> None:
 
 
 def chosen(kernel: KernelType) -> dict[str, Any] | None:
-    ringed = kernel.with_weight_ring()
+    ringed = pipeline_weights(kernel)
     names = ("num_warps", "rows_per_warp", "turns", "ring", "last_rows_per_warp")
     return None if ringed is None else {name: value for name, value in ringed.parameters().items() if name in names}
 
@@ -210,7 +210,7 @@ def test_joined_products_have_a_ring_where_weights_are_many_and_all_blocks_are_t
     k: int, rows: tuple[int, ...], expected: dict[str, int] | None
 ) -> None:
     first, *others = (plain("q4k", k, n) for n in rows)
-    joined = first.joined(others)
+    joined = fuse_horizontally(first, others)
     assert joined is not None
     assert chosen(joined) == expected
 
@@ -219,7 +219,7 @@ def test_a_last_matrix_of_another_format_may_have_blocks_that_come_a_little_late
     found = []
     for k, rows in ((4096, (4096, 1024, 1024)), (3584, (3584, 512, 512)), (8192, (8192, 1024, 1024))):
         first, same, other = (plain(format, k, n) for format, n in zip(("q4k", "q4k", "q6k_aligned"), rows, strict=True))
-        mixed = first.joined([same, other])
+        mixed = fuse_horizontally(first, [same, other])
         found.append(None if mixed is None else (chosen(mixed) or {}).get("rows_per_warp"))
     assert found == [3, 3, None]  # 278 blocks of 264; 204; too many rounds for one launch
 
@@ -227,7 +227,7 @@ def test_a_last_matrix_of_another_format_may_have_blocks_that_come_a_little_late
 def test_products_that_leave_a_norm_have_as_many_slots_as_fit() -> None:
     found = []
     for format, k, n in (("q4k", 14336, 4096), ("q6k_aligned", 18944, 3584), ("q4k", 8960, 1536), ("q6k", 3584, 4096)):
-        leaving = plain(format, k, n).with_residual_norm(3)
+        leaving = defer_norm(plain(format, k, n), 3)
         assert leaving is not None
         found.append((chosen(leaving) or {}).get("ring"))
     assert found == [3, 2, 2, None]  # room for three; for two; a row a warp; rows that are no whole pieces
@@ -236,17 +236,17 @@ def test_products_that_leave_a_norm_have_as_many_slots_as_fit() -> None:
 def test_two_blocks_of_a_gated_product_become_one_whose_ring_has_the_room() -> None:
     found = []
     for format, k, n in (("q4k", 4096, 14336), ("q4k", 3584, 18944), ("q4k", 1024, 3072), ("q8_0_aligned", 4096, 14336)):
-        gated = plain(format, k, n).gated(plain(format, k, n), 3)
+        gated = fuse_swiglu(plain(format, k, n), plain(format, k, n), 3)
         assert gated is not None
         found.append((gated.parameters()["num_warps"], (chosen(gated) or {}).get("num_warps")))
     assert found == [(4, 8), (4, 8), (16, 16), (8, None)]
 
 
 def test_others_have_a_ring_where_a_block_a_multiprocessor_has_all_rows_or_activations_come_in_pieces() -> None:
-    assert plain("q4k", 4096, 128256).with_weight_ring() is None
+    assert pipeline_weights(plain("q4k", 4096, 128256)) is None
     found = []
     for k, n in ((14336, 2048), (14336, 4096), (4096, 8192), (18944, 8192)):
-        residual = plain("q6k_aligned", k, n).with_residual()
+        residual = add_residual(plain("q6k_aligned", k, n))
         assert residual is not None
         found.append(tuple((chosen(residual) or {}).get(name) for name in ("num_warps", "rows_per_warp", "ring")))
     assert found == [(16, 1, 3), (16, 2, 3), (None, None, None), (8, 2, 2)]
@@ -258,10 +258,10 @@ def test_products_that_load_into_registers_spill_nothing(format: str) -> None:
     pairs = set()
     for k, n, digits in ((2048, 8192, 3), (3072, 8192, 3), (4096, 14336, 3), (4096, 14336, 2), (18944, 3584, 3)):
         product = plain(format, k, n, digits)
-        for one in (product.gated(product, digits), product.with_residual_norm(digits), product.joined([product])):
-            if one is not None and one.with_weight_ring() is None:
-                if isinstance(one, GatedHwDp4aGemv):
-                    pairs.add(one.pairs)
+        for one in (fuse_swiglu(product, product, digits), defer_norm(product, digits), fuse_horizontally(product, [product])):
+            if one is not None and pipeline_weights(one) is None:
+                if one.name.startswith("gated"):
+                    pairs.add(one.parameters()["rows_per_warp"] // 2)
                 for target in targets:
                     assert assemble(emit(one, target, early=target.sm >= 90).text, target).spill_stores == 0, (one, target)
     assert pairs == {"q4k": set(), "q6k": {1}, "q8_0": {1}, "q8_0_aligned": {1, 2}}[format]
@@ -270,7 +270,7 @@ def test_products_that_load_into_registers_spill_nothing(format: str) -> None:
 @pytest.mark.parametrize("last", ["q6k", "q6k_aligned"])
 def test_products_of_two_formats_spill_nothing(last: str) -> None:
     for k, n in ((4096, 1024), (3584, 512)):
-        mixed = plain("q4k", k, k).joined([plain("q4k", k, n), plain(last, k, n)])
+        mixed = fuse_horizontally(plain("q4k", k, k), [plain("q4k", k, n), plain(last, k, n)])
         assert mixed is not None
         for target in (Target(75), Target(90)):
             assert assemble(emit(mixed, target).text, target).spill_stores == 0, (mixed, target)
@@ -281,12 +281,12 @@ def test_rings_spill_nothing(format: str) -> None:
     for k, n in ((4096, 4096), (14336, 4096), (3584, 3584), (1536, 1536)):
         product = plain(format, k, n)
         for one in (
-            product.with_residual_norm(3),
-            product.joined([product]),
-            product.with_residual(),
-            product.gated(product, 3),
+            defer_norm(product, 3),
+            fuse_horizontally(product, [product]),
+            add_residual(product),
+            fuse_swiglu(product, product, 3),
         ):
-            ringed = one and one.with_weight_ring()
+            ringed = one and pipeline_weights(one)
             if ringed is not None:
                 assert assemble(emit(ringed, Target(90)).text, Target(90)).spill_stores == 0
 
@@ -304,22 +304,22 @@ def test_settings_that_somebody_names_hinder_no_ring(settings: dict[str, Any]) -
     """They are of a product alone: what it is joined or fused with has settings of its own."""
     product = replace(plain("q4k", 4096, 4096), **settings)
     made = (
-        product.with_residual_norm(3), product.with_residual(), product.joined([product]), product.gated(product, 3),
-        product.joined([product, plain("q6k", 4096, 1024)]),
+        defer_norm(product, 3), add_residual(product), fuse_horizontally(product, [product]), fuse_swiglu(product, product, 3),
+        fuse_horizontally(product, [product, plain("q6k", 4096, 1024)]),
     )  # fmt: skip
     assert sum(one is not None for one in made) >= 4
     for one in made:
-        ringed = one and one.with_weight_ring()
+        ringed = one and pipeline_weights(one)
         if ringed is not None:
             found = ringed.parameters()
             assert (found["pdl"], found["holds_next"]) == (False, False)
 
 
 def test_a_matrix_of_fewer_rows_than_a_warp_takes_has_no_ring() -> None:
-    joined = plain("q4k", 4096, 4096).joined([plain("q4k", 4096, 1024), plain("q4k", 4096, 2)])
+    joined = fuse_horizontally(plain("q4k", 4096, 4096), [plain("q4k", 4096, 1024), plain("q4k", 4096, 2)])
     assert joined is not None
-    assert joined.with_weight_ring() is None
-    residual = plain("q4k", 18944, 1).with_residual()
+    assert pipeline_weights(joined) is None
+    residual = add_residual(plain("q4k", 18944, 1))
     assert residual is not None
     assert chosen(residual) == {"num_warps": 16, "rows_per_warp": 1, "turns": 1, "ring": 3}
 
@@ -350,7 +350,7 @@ def test_rows_that_are_no_whole_pieces_have_no_ring() -> None:
         find("hw_dp4a_q8_0_gemv").make(k=128, n=9, ring=1, rows_per_warp=1)  # four are, but a warp may begin with any
     with pytest.raises(ArgumentError, match="with which a block takes 235520 bytes of shared memory"):
         find("gated_hw_dp4a_q4k_gemv").make(
-            k=2048, n=2048, digits=3, out_digits=3, num_warps=24, turns=16, pairs=2, normed=True, ring=2
+            k=2048, n=2048, digits=3, out_digits=3, num_warps=24, turns=16, rows_per_warp=4, normed=True, ring=2
         )
     with pytest.raises(ArgumentError, match="ring must be 0 for several rows of activations, here 3"):
         find("batched_hw_dp4a_q4k_gemv").make(k=1024, n=5, m=3, ring=2)

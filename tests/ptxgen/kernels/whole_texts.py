@@ -29,7 +29,7 @@ _PARTS: Final = {
     "hw_dp4a_q4k_gemv_residual_normed": "digits=1 out_digits=1 rows_per_warp=1",
     "batched_hw_dp4a_q4k_gemv": "k=256 n=2 digits=1 num_warps=1 m=2",
     "mixed_hw_dp4a_q4k_q6k_gemv": "digits=1",
-    "gated_hw_dp4a_q4k_gemv_sent": "digits=1 out_digits=1 pairs=1",
+    "gated_hw_dp4a_q4k_gemv_sent": "digits=1 out_digits=1 rows_per_warp=2",
     # products on tensor cores
     "mma_q4k_gemm": "digits=1 warps=1 n=16",
     "half_mma_q4k_gemm": "k=512 n=16 parts=1 chains=1 ahead=0",
