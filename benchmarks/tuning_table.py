@@ -28,6 +28,7 @@ from executor.device.gpu import GpuModel
 from executor.layers.packed import form_of
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, FORMATS
+from ptxgen.kernels.compose import fuse_horizontally
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.known_models import KNOWN_MODELS
 from ptxgen.kernels.registry import find
@@ -144,7 +145,7 @@ def _like(one: TuningEntry, other: TuningEntry) -> bool:
 
 def _can_join(entry: TuningEntry, sizes: Sequence[int]) -> bool:
     first, *others = (replace(entry, n=size).make(size, entry.rows) for size in sizes)
-    return first.joined(others) is not None
+    return fuse_horizontally(first, others) is not None
 
 
 def with_rows(records: Iterable[Mapping[str, Any]]) -> Iterator[TuningEntry]:

@@ -61,9 +61,12 @@ def registered_classes() -> set[type]:
 
 
 def deciders() -> list[str]:
-    """FILE: NAME of the functions that decide which kernel a model runs: that ask a kernel type for a relation, or a profile
-    for its choice; told by the names that they call, so a few are others."""
-    asked = {*RELATIONS, "choose", "suited"} - {"early", "borrowed"}
+    """FILE: NAME of the functions that decide which kernel a model runs: that ask a kernel type, or compose.py, for a relation,
+    or a profile for its choice; told by the names that they call, so a few are others."""
+    from ptxgen.kernels import compose
+
+    composed = {name for name, _ in inspect.getmembers(compose, inspect.isfunction)}
+    asked = {*RELATIONS, *composed, "choose", "suited"} - {"early", "borrowed", "start_early"}
     found = []
     for room in ("bundle", "choice", "layers", "model"):
         for file in sources(f"executor/{room}"):

@@ -16,8 +16,6 @@ KNOWN_CIRCLES = [
             "gated_hw_dp4a", "gated_sent", "hw_dp4a", "hw_dp4a_normed", "joined_hw_dp4a", "mixed_hw_dp4a", "row_digits",
         )
     },
-    {"ptxgen.kernels.gemm.warpgroup_tile", "ptxgen.kernels.gemm.wgmma_gemm"},  # together they would be a file of 530 lines
-    {f"ptxgen.kernels.gemv.{file}" for file in ("cooperative", "gemv_type", "mwv")},  # each strategy names its batched form
 ]  # fmt: skip
 """Circles of files that are left to cut."""
 

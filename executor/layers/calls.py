@@ -14,6 +14,7 @@ from executor.memory.buffers import GpuBuffer, Writes
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.kernels.compose import start_early
 
 
 class LaunchQueue(Enqueue, Protocol):
@@ -94,7 +95,7 @@ def _between(kernel: KernelType, before: KernelType | None, behind: KernelType |
 
 def kernels_of(calls: Iterable[KernelCall], *, early: bool) -> list[KernelType]:
     """What `plans_of` loads, each once."""
-    return list(dict.fromkeys(call.kernel.early() if early else call.kernel for call in calls))
+    return list(dict.fromkeys(start_early(call.kernel) if early else call.kernel for call in calls))
 
 
 def plans_of(launcher: Launcher, calls: Iterable[KernelCall], *, early: bool) -> tuple[Plan, ...]:

@@ -20,6 +20,7 @@ from executor.layers.rows import enqueue_rows, shaped
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.compose import add_residual, fuse_horizontally
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 
 MOST_SENDING: Final = 2
@@ -77,7 +78,7 @@ def _joined(first: Product, left: Sequence[Product]) -> tuple[KernelType | None,
     None and nobody if there are none."""
     for count in range(len(left), 0, -1):
         for others in combinations(left, count):
-            kernel = first.projection.kernel.joined([one.projection.kernel for one in others])
+            kernel = fuse_horizontally(first.projection.kernel, [one.projection.kernel for one in others])
             if kernel is not None:
                 return first.projection.own(kernel), others
     return None, ()
@@ -101,7 +102,7 @@ def project_onto(
     """stream += x W^T, all f32; `product`, as large as the stream, is where x W^T goes if the two steps are two launches,
     `OPERATION` and `OPERATION_residual`."""
     kernel, m = projection.kernel, rows(x)
-    fused = kernel.with_residual() if launch.fused and (m == 1 or takes_rows(kernel, m)) else None
+    fused = add_residual(kernel) if launch.fused and (m == 1 or takes_rows(kernel, m)) else None
     if fused is not None:
         fused = projection.own(fused)
         fused, read = _reading(launch, operation, fused, x)
@@ -249,11 +250,11 @@ def receive_parts(launch: LaunchQueue, *readers: Projection) -> bool:
     launched; and so few devices do. It was measured to be faster on two, with rings."""
     first, *others = readers
     kernels = [reader.own(reader.kernel) for reader in readers]
-    joined = first.kernel.joined([other.kernel for other in others]) if others else None
+    joined = fuse_horizontally(first.kernel, [other.kernel for other in others]) if others else None
     made = [
         None if joined is None else first.own(joined),
         kernels[0].gated(kernels[1], 1) if len(kernels) == 2 else None,
-        None if others else kernels[0].with_residual(),
+        None if others else add_residual(kernels[0]),
     ]
     kernels += [kernel for kernel in made if kernel is not None]
     ranks = launch.packed.workspace.device.ranks

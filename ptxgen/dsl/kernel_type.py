@@ -86,6 +86,9 @@ class KernelType(ABC):
     frees_next_inside: ClassVar[bool] = False
     """Whether `emit` says, by `k.let_next_launch_start()`, from where on its early form lets the launch behind it start. Others
     let it at once."""
+    dependent_form: ClassVar[Mapping[str, Any]] = {}
+    """The fields of its form for programmatic dependent launch, which works before it waits for the launch before it
+    (LaunchConfig.early), with the same bits. Empty where it waits before all else, or where `waits_inside` says."""
     most_code: ClassVar[int] = MOST_CODE
     """Bytes of machine code that it may have."""
     batched_alike: ClassVar[bool] = True
@@ -243,11 +246,6 @@ class KernelType(ABC):
         """Its arguments that are constant ones of the launch behind it, by the names that they have there, as `between` gives
         them to it."""
         return {}
-
-    def early(self) -> KernelType:
-        """The kernel that does part of its work before it waits for the launch before it (LaunchConfig.early), with the bits of
-        this one. This one itself if it has none to do: then it waits before all else (`build`)."""
-        return self
 
     def joined(self, others: Sequence[KernelType]) -> KernelType | None:
         """The kernel that multiplies the same activations by the matrices of these kernels, too, in one launch, if there is

@@ -3,20 +3,38 @@ the composition, or None where there is none. Rules of a step (executor/layers) 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.kernels.gemm.suited import OF_ALL
+from ptxgen.kernels.gemv.gemv_type import GemvType
+from ptxgen.kernels.gemv.mwv import rows_by_mwv
+
+FOR_ROWS: Final[dict[type, Callable[[Any, int], tuple[KernelType, ...]]]] = {GemvType: rows_by_mwv}
+"""The forms for m rows of types, and of those that inherit from them, whose form is not the kernel with another `m`."""
 
 
 def for_rows(kernel: KernelType, m: int) -> tuple[KernelType, ...]:
-    """The kernels that do for m rows what this one does for one, the likeliest first: which one it is may depend on what the
-    rows share. ArgumentError for an m that is too large."""
-    return kernel.batched(m)
+    """The kernels that do for m rows what this one does for one, in priority order: which one it is may depend on what the rows
+    share. A kernel with a field `m` that is None has the form with that m, unless FOR_ROWS has another one; one whose `m` is a
+    number has none. ArgumentError for an m that is too large."""
+    if forms := kernel.batched(m):
+        return forms
+    if getattr(kernel, "m", None) is not None:
+        return ()
+    own = next((FOR_ROWS[base] for base in type(kernel).__mro__ if base in FOR_ROWS), None)
+    if own is not None:
+        return own(kernel, m)
+    return (replace(kernel, m=m),) if hasattr(kernel, "m") else ()  # type: ignore[call-arg]
 
 
 def add_residual(kernel: KernelType) -> KernelType | None:
-    """With the epilogue that adds the product to `y` in place: the bits of this kernel and residual_add."""
-    return kernel.with_residual()
+    """With the epilogue that adds the product to `y` in place: the bits of this kernel and residual_add. A kernel with a field
+    `residual` has it if that is set."""
+    residual = getattr(kernel, "residual", None)
+    return kernel.with_residual() if residual is None else None if residual else replace(kernel, residual=True)  # type: ignore[call-arg]
 
 
 def complete_norm(kernel: KernelType) -> KernelType | None:
@@ -48,8 +66,9 @@ def fuse_swiglu(kernel: KernelType, up: KernelType, digits: int) -> KernelType |
 
 def fuse_horizontally(kernel: KernelType, others: Sequence[KernelType]) -> KernelType | None:
     """The kernel that multiplies the same activations by the matrices of these kernels, too, in one launch that takes no
-    longer: their `w` and `y` are its w2 and y2, w3 and y3."""
-    return kernel.joined(others)
+    longer: their `w` and `y` are its w2 and y2, w3 and y3. It may add in another order than they do."""
+    of_all = OF_ALL.get(type(kernel))
+    return kernel.joined(others) if of_all is None else of_all(kernel, others)
 
 
 def pipeline_weights(kernel: KernelType) -> KernelType | None:
@@ -71,4 +90,4 @@ def borrowed(kernel: KernelType) -> Mapping[str, str]:
 def start_early(kernel: KernelType) -> KernelType:
     """The form that works before it waits for the launch before it (LaunchConfig.early), with the same bits; the kernel itself
     where it has none: then it waits first."""
-    return kernel.early()
+    return replace(kernel, **kernel.dependent_form) if kernel.dependent_form else kernel

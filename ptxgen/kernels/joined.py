@@ -112,6 +112,18 @@ def further(others: Sequence[KernelType], alike: Callable[[Any], bool]) -> tuple
     return n2, n3
 
 
+class RowBlocks(Protocol):
+    """Matrices of which each block of threads has `block_rows` rows of one."""
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of weights of a block of threads."""
+
+    @property
+    def matrices(self) -> tuple[int, ...]:
+        """The rows of each matrix."""
+
+
 class BlockMatrix(Protocol):
     """The matrix that a block of threads has rows of."""
 
@@ -153,11 +165,11 @@ class MatrixOfBlock:
     the block's. Its arrays are chosen with it where they are named in `at_once`, others when they are asked for, so that
     nothing of them is kept until then. Nothing is chosen where there is one matrix."""
 
-    def __init__(self, kernel: Joined, k: KernelBuilder, block: Value, at_once: Sequence[str] = ()) -> None:
+    def __init__(self, kernel: RowBlocks, k: KernelBuilder, block: Value, at_once: Sequence[str] = ()) -> None:
         self.kernel, self.k, self._block = kernel, k, block
         self.whole = all(n % kernel.block_rows == 0 for n in kernel.matrices)
         self._arrays = {name: flat(k, name) for name in at_once}
-        self.n: Index = kernel.n
+        self.n: Index = kernel.matrices[0]
         number = block
         for matrix, before in self._others():
             mine = block >= before

@@ -11,7 +11,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED, DigitGemvType
+from ptxgen.kernels.gemv.digit_gemv_type import PACKED, Int8GemvType
 from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.gemv.lane_digits import GlobalDigitArrays, GlobalDigits
@@ -24,7 +24,7 @@ from ptxgen.target import WARP_SIZE
 ROWS = 4
 
 
-class _Direct(DigitGemvType):
+class _Direct(Int8GemvType):
     """A row by one warp or more, one fragment a lane and step, the steps of a row dealt out to its warps in turn."""
 
     @property
@@ -79,7 +79,7 @@ class _Direct(DigitGemvType):
 class Dp4aGemv(_Direct):
     """y = W x on quantised activations, one warp a row.
 
-    Arguments as in DigitGemvType."""
+    Arguments as in Int8GemvType."""
 
     name_pattern = "dp4a_{format}_gemv"
 
@@ -101,7 +101,7 @@ class Dp4aGemv(_Direct):
 class MwvDp4aGemv(_Direct):
     """y = W x on quantised activations, num_warps warps a row, one row a block.
 
-    Arguments as in DigitGemvType."""
+    Arguments as in Int8GemvType."""
 
     num_warps: int = field(default=4, kw_only=True)
 

@@ -91,11 +91,6 @@ class GemvType(KernelType):
         """The dimension of x and y before the last: the rows of activations, where there may be several."""
         return ()
 
-    def batched(self, m: int) -> tuple[KernelType, ...]:
-        from ptxgen.kernels.gemv.mwv import BatchedGemv  # is a GemvType itself
-
-        return (BatchedGemv(self.format, k=self.k, n=self.n, m=m),)
-
     def signature(self) -> Signature:
         return gemv_arguments(self.format, self.k, self.n, self.batch, self.activation_digits, self.activation_halves)
 

@@ -21,7 +21,7 @@ from ptxgen.kernels.accuracy import gamma
 from ptxgen.kernels.collective.all_gather import MOST_RANKS
 from ptxgen.kernels.collective.digit_words import DigitWords
 from ptxgen.kernels.collective.gather_digits import GatherDigits
-from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
+from ptxgen.kernels.gemv.digit_gemv_type import Int8GemvType
 from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.received_digits import in_parts, received_arguments, whole_row
 from ptxgen.kernels.gemv.ring_layout import LINE, PIECE, RingLayout
@@ -72,7 +72,7 @@ def blocks_at_once(threads: int, resident_threads: int) -> int:
 
 
 @dataclass(frozen=True)
-class HwDp4aType(DigitGemvType):
+class HwDp4aType(Int8GemvType):
     """A warp takes rows_per_warp rows, a block num_warps warps. Where a half or a quarter of a warp has a lane for every
     fragment of a row (k up to 1024 or 512 of Q4_K), each half or quarter takes rows_per_warp rows of its own, so a warp has two
     or four times as many, with the bits of a whole warp. The loads of the first `ahead` steps of weights are issued before the

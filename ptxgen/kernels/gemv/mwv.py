@@ -11,6 +11,7 @@ from typing import Any
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.cooperative import CooperativeGemv
+from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import MOST_ROWS, require
 from ptxgen.target import WARP_SIZE
@@ -61,9 +62,6 @@ class MwvGemv(WidestLoadsGemv):
     name_pattern = "mwv_{format}_gemv"
     batched_alike = True
 
-    def batched(self, m: int) -> tuple[KernelType, ...]:
-        return (BatchedGemv(self.format, k=self.k, n=self.n, m=m, num_warps=self.num_warps),)
-
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[MwvGemv]:
         format = find(fixed["format"])
@@ -104,3 +102,12 @@ class BatchedGemv(WidestLoadsGemv):
         yield cls(m=11, k=1536 if format.block == 256 else 576, n=3, num_warps=5, rows_per_block=2, **fixed)
         if format.block == 1:
             yield cls(m=3, k=98, n=3, **fixed)  # rows of activations on 8-byte boundaries
+
+
+def rows_by_mwv(kernel: GemvType, m: int) -> tuple[KernelType, ...]:
+    """The kernel that multiplies m rows of f32 activations where this one multiplies one: whatever its strategy, so that only
+    a row of mwv has the bits that it has alone. None for kernels of other activations."""
+    if kernel.activation_digits or kernel.activation_halves:
+        return ()
+    own = {"num_warps": kernel.num_warps} if isinstance(kernel, MwvGemv) else {}
+    return (BatchedGemv(kernel.format, k=kernel.k, n=kernel.n, m=m, **own),)

@@ -22,7 +22,7 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import LoadedWeight
 from executor.memory.workspace import Workspace
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
+from ptxgen.kernels.gemv.digit_gemv_type import Int8GemvType
 from ptxgen.kernels.gemv.dp4a import Dp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.types import U8
@@ -35,7 +35,7 @@ UNABLE = Dp4aGemv(Q4_K, k=K, n=K, digits=3)
 SHARED = LayerShape(K, K, heads=4, kv_heads=2, head_dim=64, rms_eps=1e-5, rope_style="neox", rope_dim=64, ranks=2)
 
 
-def projection(launch: LaunchQueue, kernel: DigitGemvType) -> Projection:
+def projection(launch: LaunchQueue, kernel: Int8GemvType) -> Projection:
     blocks = launch.packed.workspace.buffer(kernel.name, (kernel.n, kernel.format.row_bytes(kernel.k)), U8)
     return Projection(LoadedWeight(kernel.name, blocks, Q4_K, kernel.n, kernel.k), kernel, "test", Fusions(normed=True))
 
@@ -44,7 +44,7 @@ def vector(launch: LaunchQueue, name: str) -> GpuBuffer:
     return launch.packed.workspace.buffer(name, (K,))
 
 
-def leave_in_three_digits_to(reader: DigitGemvType) -> None:
+def leave_in_three_digits_to(reader: Int8GemvType) -> None:
     """A product leaves a norm to readers of three digits that can complete it, and then this one comes."""
     with open_devices(["emulator"]) as device:
         launch = Recorder(Workspace(device))

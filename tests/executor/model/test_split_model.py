@@ -27,6 +27,7 @@ from executor.model.step import Row
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import find
 from ptxgen.kernels.collective.all_gather import AllGather
+from ptxgen.kernels.compose import fuse_horizontally
 from tests.synthetic import Q, write_model
 
 Q4 = find("Q4_K")
@@ -264,7 +265,7 @@ def test_kernels_chosen_for_the_whole_keep_their_settings_for_a_share() -> None:
     for k, n, others in ((8192, 8192, (1024, 1024)), (8192, 28672, (28672,)), (4096, 14336, (14336,))):
         for rows in (1, 8, 64, 512):
             kernel, *beside = (profile.choose(Q4, k, size, rows=rows).kernel for size in (n, *others))
-            joined = kernel.joined(beside)
+            joined = fuse_horizontally(kernel, beside)
             for whole in (kernel, *([joined] if joined else [])):
                 for ranks in (2, 8):
                     share = of_rank(whole, ranks)

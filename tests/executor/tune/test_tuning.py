@@ -24,6 +24,8 @@ from ptxgen.dsl.kernel_type import HalfForm, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels import registry
+from ptxgen.kernels.compose import for_rows
+from ptxgen.kernels.gemm import suited
 from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemv.basic import Gemv
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
@@ -248,7 +250,7 @@ def test_kernels_on_halves_are_tried_in_the_parts_that_a_precision_allows_and_ti
     assert {one.parameters["tile"] for one in tried["accurate", 32]} == {8, 16, 32}
     assert {one.parameters["split"] for one in tried["accurate", 8]} >= {4, 8}
     for (_, rows), some in tried.items():
-        assert HalfMmaGemm.suited(Q4_K, k=4096, n=64, m=rows, parts=2) in [one.kernel for one in some]
+        assert suited.half_mma(Q4_K, k=4096, n=64, m=rows, parts=2) in [one.kernel for one in some]
     assert candidates(Q4_K, 4096, 64, "fast", "half_mma_*") == []
 
 
@@ -393,6 +395,6 @@ def test_kernels_that_were_measured_do_not_stay_loaded(tmp_path: Path, monkeypat
 
 def test_a_batch_takes_what_decides_bits_from_the_kernel_for_one_row_and_no_parameter_that_was_measured_for_it() -> None:
     tuned = HwDp4aGemv(Q4_K, k=4096, n=128256, digits=3, num_warps=4, rows_per_warp=4, resident_threads=256)
-    assert tuned.batched(8) == (BatchedHwDp4aGemv(Q4_K, m=8, k=4096, n=128256, digits=3),)
+    assert for_rows(tuned, 8) == (BatchedHwDp4aGemv(Q4_K, m=8, k=4096, n=128256, digits=3),)
     team = MwvGemv(FORMATS["F16"], k=4096, n=64, num_warps=8, rows_per_block=1)
-    assert team.batched(8) == (BatchedGemv(FORMATS["F16"], m=8, k=4096, n=64, num_warps=8),)
+    assert for_rows(team, 8) == (BatchedGemv(FORMATS["F16"], m=8, k=4096, n=64, num_warps=8),)
