@@ -246,7 +246,7 @@ def test_kernels_on_halves_are_tried_in_the_parts_that_a_precision_allows_and_ti
     }
     assert {one.parameters["parts"] for one in tried["accurate", 8]} == {2}
     assert {one.parameters["parts"] for one in tried["fast", 8]} == {1, 2}
-    assert {one.kernel.column_tiles for one in tried["accurate", 8]} == {1}  # type: ignore[attr-defined]
+    assert {one.kernel.blocks.column_tiles for one in tried["accurate", 8]} == {1}  # type: ignore[attr-defined]
     assert {one.parameters["tile"] for one in tried["accurate", 32]} == {8, 16, 32}
     assert {one.parameters["split"] for one in tried["accurate", 8]} >= {4, 8}
     for (_, rows), some in tried.items():
