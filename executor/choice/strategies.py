@@ -41,7 +41,7 @@ def default_strategy(format: Format, precision: str) -> Strategy:
     the same bits everywhere."""
     require_precision(precision)
     if not format.packed_width:
-        return Strategy(name_of(MwvGemv, format=format), {}, f"{format.name} has no integer codes, so f32 activations")
+        return Strategy(name_of(MwvGemv, format=format, m=None), {}, f"{format.name} has no integer codes, so f32 activations")
     digits = DIGITS[precision]
     reason = f"{precision}: {digits} int8 digit{'s' if digits > 1 else ''} of the activations"
     return Strategy(name_of(HwDp4aGemv, format=format), {"digits": digits}, reason)

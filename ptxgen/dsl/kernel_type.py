@@ -259,10 +259,11 @@ class KernelType(ABC):
         return {}
 
     def parameters(self) -> dict[str, Any]:
-        """The shape as a dictionary, for manifests and messages."""
+        """The shape as a dictionary, for manifests and messages: without fields that are None, which this kernel has not."""
         from dataclasses import fields
 
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.metadata.get("shown", True)}
+        shown = {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.metadata.get("shown", True)}
+        return {name: value for name, value in shown.items() if value is not None}
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.parameters().items())})"

@@ -128,7 +128,7 @@ def test_a_batch_that_a_kernel_cannot_do_is_refused(model: Path, tmp_path: Path)
 
 
 def test_a_matrix_without_a_batched_gemv_is_named(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(FOR_ROWS, GemvType)
+    monkeypatch.setitem(FOR_ROWS, GemvType, lambda kernel, m: ())
     said = "blk.0.attn_q.weight is multiplied by mwv_f32_gemv, which has no form for several rows"
     with pytest.raises(ArgumentError, match=said):
         write_bundle(model, tmp_path / "bundle", Target(90), batches=(2,))

@@ -29,7 +29,7 @@ from ptxgen.kernels.gemm import suited
 from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemv.basic import Gemv
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
-from ptxgen.kernels.gemv.mwv import BatchedGemv, MwvGemv
+from ptxgen.kernels.gemv.mwv import FOR_SEVERAL, MwvGemv
 from ptxgen.target import HOPPER, Target
 from tests.executor.tune.measured import H200, HW, MWV, Q4_K, Q6_K, entry, profile
 from tests.ptxgen.kernels.running import emulate, inputs
@@ -122,8 +122,8 @@ MANY = (
         (2, HwDp4aGemv(Q4_K, k=4096, n=64, digits=3, num_warps=4)),
         (8, HwDp4aGemv(Q4_K, k=4096, n=64, digits=3, num_warps=4)),
         (16, HwDp4aGemv(Q4_K, k=4096, n=64, digits=3, num_warps=4)),
-        (17, BatchedGemv(Q4_K, k=4096, n=64, m=17, num_warps=2)),
-        (65, BatchedGemv(Q4_K, k=4096, n=64, m=65, num_warps=2)),
+        (17, MwvGemv(Q4_K, k=4096, n=64, m=17, num_warps=2, resident_threads=FOR_SEVERAL)),
+        (65, MwvGemv(Q4_K, k=4096, n=64, m=65, num_warps=2, resident_threads=FOR_SEVERAL)),
     ],
 )
 def test_rows_get_what_takes_least_for_them_by_what_was_measured_for_more_or_as_often_as_it_takes(
@@ -397,4 +397,4 @@ def test_a_batch_takes_what_decides_bits_from_the_kernel_for_one_row_and_no_para
     tuned = HwDp4aGemv(Q4_K, k=4096, n=128256, digits=3, num_warps=4, rows_per_warp=4, resident_threads=256)
     assert for_rows(tuned, 8) == (BatchedHwDp4aGemv(Q4_K, m=8, k=4096, n=128256, digits=3),)
     team = MwvGemv(FORMATS["F16"], k=4096, n=64, num_warps=8, rows_per_block=1)
-    assert for_rows(team, 8) == (BatchedGemv(FORMATS["F16"], m=8, k=4096, n=64, num_warps=8),)
+    assert for_rows(team, 8) == (MwvGemv(FORMATS["F16"], m=8, k=4096, n=64, num_warps=8, resident_threads=FOR_SEVERAL),)
