@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ptxgen.dsl.arguments import is_whole
 from ptxgen.dsl.kernel_type import KernelType
-from ptxgen.errors import ShapeError
+from ptxgen.errors import ArgumentError, ShapeError
 from ptxgen.target import MAX_GRID
 
 MOST_ROWS = MAX_GRID[1]
@@ -19,3 +19,13 @@ def require(kernel: KernelType, *names: str, low: int = 1, high: int | None = No
             size = f"{low} or more" if high is None else f"{low}..{high}"
             kind = "an integer" if multiple == 1 else f"a multiple of {multiple}"
             raise ShapeError(kernel.name, name, value, f"{kind}, {size}")
+
+
+def require_room(kernel: KernelType, what: str, used: int, most: int, *names: str) -> None:
+    """Raise ArgumentError, which names the fields that would help, if so many bytes of shared memory are more than allowed."""
+    if used > most:
+        smaller = ", ".join(f"{name}={getattr(kernel, name)}" for name in names)
+        raise ArgumentError(
+            f"{kernel.name}: {what} would take {used} bytes of shared memory, and {most} are allowed; choose a smaller one of "
+            f"{smaller}"
+        )

@@ -5,7 +5,6 @@ their order. How sums are made is the kernel's business."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +16,17 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
+from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
 from ptxgen.kernels.quantize.activation_halves import TILE, tiles_of, windows_of
 from ptxgen.kernels.shape import require
-from ptxgen.target import WARP_SIZE
+from ptxgen.target import MAX_THREADS, WARP_SIZE
 from ptxgen.types import F32, U32
 
 F64 = NDArray[np.float64]
+
+LARGEST_TILE = 64
+"""Rows of activations of a block of `mma`, at most: a lane has a sum for every eighth of them and of its warp's rows."""
 
 
 @dataclass(frozen=True)
@@ -194,9 +197,22 @@ def apart(number: Value, count: int) -> tuple[Value, Index]:
     return (number // count, number % count) if count > 1 else (number, 0)
 
 
-def when_below(k: KernelBuilder, number: Value, count: int, share: int) -> AbstractContextManager[None]:
-    """The threads whose number is below `count`, where blocks take shares of them: all, if the last share is whole, too."""
-    return nullcontext() if count % share == 0 else k.when(number < count)
+def require_warps(kernel: KernelType, warps: int, split: int) -> None:
+    """Raise ArgumentError unless a block can have `warps` warps along its rows of weights for each of `split` parts of k."""
+    most = MAX_THREADS // WARP_SIZE
+    require(kernel, "warps", "split", high=most)
+    require(kernel, "row_tiles", high=4)
+    require(kernel, "tile", multiple=TILE, high=LARGEST_TILE)
+    require(kernel, "resident_threads", high=2048)
+    if warps * split > most:
+        raise ArgumentError(f"{kernel.name}: warps={warps} times split={split} is over {most} warps of a block")
+
+
+def warp_place(k: KernelBuilder, warps: int, split: int) -> tuple[Index, Index]:
+    """Which part of k a warp of such a block takes, and its place along the rows of weights."""
+    if split == 1:
+        return 0, k.warp
+    return (k.warp, 0) if warps == 1 else (k.warp // warps, k.warp % warps)
 
 
 def moved(k: KernelBuilder, base: Value, index: Index, stride: int) -> Value:

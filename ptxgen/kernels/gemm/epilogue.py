@@ -47,9 +47,9 @@ class Epilogue:
         return bound + UNIT * (np.abs(self.reference(y, product)) + bound) if self.residual else bound
 
     def work(self, results: int) -> Work:
-        """Of so many results, beside their products."""
+        """Of so many results, beside their products and one access to y."""
         added = results if self.residual else 0
-        return Work(flops=added, bytes=F32.bytes * (results + added))
+        return Work(flops=added, bytes=F32.bytes * added)
 
     def load(self, k: KernelBuilder, place: Place, before: Value | None = None) -> Value | None:
         """What y holds there; None without residual. before: a register with zero for it, if there is one already."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.dsl.arguments import Signature, read
+from ptxgen.dsl.arguments import Array, Signature, read
 from ptxgen.dsl.kernel_type import HalfForm, Work
 from ptxgen.dsl.launch_config import EARLY_SM
 from ptxgen.errors import ArgumentError
@@ -167,8 +167,8 @@ class F16GemmType(GemvType):
         return product_errors(rng, self.format, self.k, lambda x: values(*pack(x, form), form, self.k))
 
     def work(self) -> Work:
-        packed = sum(array.nbytes for array in arrays(self.m, self.k, self.activation_halves, "in").values())
-        n = sum(self.blocks.matrices)
-        results, stored = self.m * n, self.epilogue.work(self.m * n)
-        weights = n * self.format.row_bytes(self.k)
-        return Work(flops=2 * results * self.k + stored.flops, bytes=weights + packed + stored.bytes)
+        arrays = (array for name, array in self.signature().items() if name not in self.scratch)
+        read_or_written = sum(array.nbytes for array in arrays if isinstance(array, Array))
+        results = self.m * sum(self.blocks.matrices)
+        added = self.epilogue.work(results)
+        return Work(flops=2 * results * self.k + added.flops, bytes=read_or_written + added.bytes)

@@ -12,21 +12,17 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
-from ptxgen.errors import ArgumentError
 from ptxgen.formats.half_weights import Pair
-from ptxgen.kernels.gemm.block_grid import BlockGrid, BlockPlace, when_below
+from ptxgen.kernels.gemm.block_grid import BlockGrid, BlockPlace, require_warps, warp_place
 from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, SUM_UNITS, F16GemmType
 from ptxgen.kernels.gemm.half_products import Rows, WindowProducts
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
-from ptxgen.kernels.gemv.iteration import advance, further
+from ptxgen.kernels.gemv.iteration import advance, further, kept, load_again, when_below
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW, tiles_of
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.shape import require
-from ptxgen.target import MAX_STATIC_SHARED, MAX_THREADS, WARP_SIZE
+from ptxgen.kernels.shape import require, require_room
+from ptxgen.target import MAX_STATIC_SHARED, WARP_SIZE
 from ptxgen.types import B32, F32
-
-LARGEST_TILE = 64
-"""Rows of activations of a block, at most: a lane has a sum for every eighth of them and every eighth of its warp's rows."""
 
 CORES = 2 * TILE * TILE
 """f16 of a part of a step for a tile of activations: two core matrices, which are the right operand of an `mma`."""
@@ -64,20 +60,10 @@ class HalfMmaGemm(F16GemmType):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "ahead", low=0, high=2)
-        require(self, "tile", multiple=TILE, high=LARGEST_TILE)
-        require(self, "row_tiles", "chains", high=4)
-        require(self, "warps", "split", high=MAX_THREADS // WARP_SIZE)
-        require(self, "resident_threads", high=2048)
-        if self.warps * self.split > MAX_THREADS // WARP_SIZE:
-            raise ArgumentError(
-                f"{self.name}: warps={self.warps} times split={self.split} is over {MAX_THREADS // WARP_SIZE} warps of a block"
-            )
-        if self.shared_words * 4 > MAX_STATIC_SHARED:
-            raise ArgumentError(
-                f"{self.name}: the sums of a block would take {self.shared_words * 4} bytes of shared memory, and "
-                f"{MAX_STATIC_SHARED} are allowed; choose a smaller one of tile={self.tile}, split={self.split}, "
-                f"warps={self.warps}, row_tiles={self.row_tiles}"
-            )
+        require(self, "chains", high=4)
+        require_warps(self, self.warps, self.split)
+        smaller = "tile", "split", "warps", "row_tiles"
+        require_room(self, "the sums of a block", 4 * self.shared_words, MAX_STATIC_SHARED, *smaller)
 
     @property
     def blocks(self) -> BlockGrid:
@@ -126,7 +112,7 @@ class HalfTile:
     def __init__(self, kernel: HalfMmaGemm, k: KernelBuilder) -> None:
         self.kernel, self.blocks, self.k = kernel, kernel.blocks, k
         place = BlockPlace(self.blocks, k)
-        self.part, self.along_n = self._warp_place()
+        self.part, self.along_n = warp_place(k, kernel.warps, kernel.split)
         self.first_row: Value = (place.rows * kernel.warps + self.along_n) * (TILE_ROWS * kernel.row_tiles)
         self.column = place.column
         self.lane = kernel.format.half_lane(k, k.lane & 3)
@@ -138,13 +124,6 @@ class HalfTile:
     def places(self) -> range:
         """The block's tiles of rows of activations."""
         return range(self.blocks.column_tiles)
-
-    def _warp_place(self) -> tuple[Index, Index]:
-        """Which part of k a warp takes, and its place along n."""
-        kernel, k = self.kernel, self.k
-        if kernel.split == 1:
-            return 0, k.warp
-        return (k.warp, 0) if kernel.warps == 1 else (k.warp // kernel.warps, k.warp % kernel.warps)
 
     def _row(self, tile: int, half: int) -> GlobalArray:
         """The lane's row of weights in one half of a tile; past the last one that again, which nobody stores."""
@@ -187,7 +166,7 @@ class HalfTile:
         """The loads of a window, as registers that are written again in the loop."""
         last = self.kernel.windows - 1
         inside = min(window, last) if isinstance(window, int) else self.k.min(window, last)
-        return [[self.k.variable(value, value.type) for value in raw] for raw in self._load(inside)]
+        return kept(self.k, self._load(inside))
 
     def _loads(self, window: Value, loaded: list[list[list[Value]]], turn: int) -> list[list[Value]]:
         """What was loaded of this window; the loads of one later are written."""
@@ -198,9 +177,7 @@ class HalfTile:
             loaded.append([[k.variable(0, value.type) for value in raw] for raw in loaded[0]])
         later = window + kernel.ahead * kernel.split
         with self._when_inside(later):
-            for old, new in zip(loaded[(turn + kernel.ahead) % len(loaded)], self._load(later), strict=True):
-                for variable, value in zip(old, new, strict=True):
-                    k.assign(variable, value)
+            load_again(k, loaded[(turn + kernel.ahead) % len(loaded)], self._load(later))
         return loaded[turn]
 
     def _load(self, window: Index) -> list[list[Value]]:

@@ -14,19 +14,17 @@ from ptxgen.dsl.memory import Element, Index
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import REPACKED
-from ptxgen.kernels.gemm.block_grid import BlockGrid, BlockPlace, when_below
+from ptxgen.kernels.gemm.block_grid import BlockGrid, BlockPlace, require_warps, warp_place
 from ptxgen.kernels.gemm.block_products import BlockProducts
 from ptxgen.kernels.gemm.staged_digits import COLUMN_TILE, StagedInt8, StageLayout, StageReader
 from ptxgen.kernels.gemm.weight_tile import STEP, TILE_ROWS, TileLayout, WeightTile
 from ptxgen.kernels.gemv.digit_gemv_type import PACKED, Int8GemvType
+from ptxgen.kernels.gemv.iteration import kept, load_again, when_below
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.shape import require
-from ptxgen.target import FULL_WARP, MAX_STATIC_SHARED, MAX_THREADS, WARP_SIZE
+from ptxgen.kernels.shape import require, require_room
+from ptxgen.target import FULL_WARP, MAX_STATIC_SHARED, WARP_SIZE
 from ptxgen.types import F32, U32
-
-LARGEST_TILE: Final = 64
-"""Rows of activations of a block, at most: a lane has a sum for every eighth of them and every eighth of its warp's rows."""
 
 PAIR: Final = 2 * BLOCK
 """Values of a row of activations that one load of fragments brings."""
@@ -66,20 +64,9 @@ class MmaGemm(Int8GemvType):
         require(self, "ahead", high=4)
         if self.steps % self.ahead and self.ahead % self.steps:
             raise ArgumentError(f"{self.name}: ahead must divide steps={self.steps} or be a multiple of it, got {self.ahead}")
-        require(self, "tile", multiple=COLUMN_TILE, high=LARGEST_TILE)
-        require(self, "row_tiles", high=4)
-        require(self, "warps", "split", high=MAX_THREADS // WARP_SIZE)
-        require(self, "resident_threads", high=2048)
-        if self.warps * self.split > MAX_THREADS // WARP_SIZE:
-            raise ArgumentError(
-                f"{self.name}: warps={self.warps} times split={self.split} is over {MAX_THREADS // WARP_SIZE} warps of a block"
-            )
-        if self.shared.bytes > MAX_STATIC_SHARED:
-            raise ArgumentError(
-                f"{self.name}: a block would take {self.shared.bytes} bytes of shared memory, and {MAX_STATIC_SHARED} are "
-                f"allowed; choose a smaller one of tile={self.tile}, steps={self.steps}, split={self.split}, "
-                f"warps={self.warps}, row_tiles={self.row_tiles}"
-            )
+        require_warps(self, self.warps, self.split)
+        smaller = "tile", "steps", "split", "warps", "row_tiles"
+        require_room(self, "a block", self.shared.bytes, MAX_STATIC_SHARED, *smaller)
 
     @property
     def least_sm(self) -> int:
@@ -170,7 +157,7 @@ class BlockTile:
         self.kernel, self.blocks, self.k = kernel, kernel.blocks, k
         self.layout = layout = kernel.shared
         place = BlockPlace(self.blocks, k)
-        self.part, self.along_n = self._warp_place()
+        self.part, self.along_n = warp_place(k, kernel.warps, kernel.split)
         self.first_row: Value = (place.rows * kernel.warps + self.along_n) * (TILE_ROWS * kernel.row_tiles)
         self.first_column: Index = place.column * self.blocks.columns
         self.base = k.symbol_address(k.shared(U32, layout.bytes // 4).name)
@@ -179,13 +166,6 @@ class BlockTile:
         self.products = BlockProducts(k, kernel.format, kernel.digits)
         places = range(self.blocks.column_tiles)
         self.totals = [[[k.f32(0.0) for _ in range(4)] for _ in places] for _ in range(kernel.row_tiles)]
-
-    def _warp_place(self) -> tuple[Index, Index]:
-        """Which part of k a warp takes, and its place along n."""
-        kernel, k = self.kernel, self.k
-        if kernel.split == 1:
-            return 0, k.warp
-        return (k.warp, 0) if kernel.warps == 1 else (k.warp // kernel.warps, k.warp % kernel.warps)
 
     def _weight_tile(self, i: int) -> WeightTile:
         kernel, k, layout = self.kernel, self.k, self.layout
@@ -229,8 +209,7 @@ class BlockTile:
     def _first_loads(self, step: int) -> list[list[list[Value]]]:
         """The loads of a step of the part of k, by tile and fragment, as registers that a loop hands on."""
         k, place = self.k, self._step_inside(self._first_step + step)
-        loaded = [tile.load(place) for tile in self.tiles]
-        return [[[k.variable(value, value.type) for value in one] for one in raw] for raw in loaded]
+        return [kept(k, one) for one in [tile.load(place) for tile in self.tiles]]
 
     def _step_inside(self, step: Index) -> Index:
         """The step, or the last one of the row, which nobody uses there."""
@@ -273,9 +252,7 @@ class BlockTile:
         """Load a step into the registers of one before."""
         if isinstance(step, int) and step >= self.kernel.row_steps:
             return
-        for old, new in zip(raw, tile.load(self._step_inside(step)), strict=True):
-            for variable, value in zip(old, new, strict=True):
-                self.k.assign(variable, value)
+        load_again(self.k, raw, tile.load(self._step_inside(step)))
 
     @contextmanager
     def _when_inside(self, number: Index, step: Index) -> Iterator[None]:

@@ -15,27 +15,18 @@ from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import Element, Index
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.gemm.block_grid import (
-    BlockGrid,
-    BlockPlace,
-    added,
-    apart,
-    matrices_of,
-    moved,
-    require_shares,
-    when_below,
-)
+from ptxgen.kernels.gemm.block_grid import BlockGrid, BlockPlace, added, apart, matrices_of, moved, require_shares
 from ptxgen.kernels.gemm.half_gemm_type import SUM_UNITS, F16GemmType
 from ptxgen.kernels.gemm.half_products import WindowProducts
 from ptxgen.kernels.gemm.held_halves import ABREAST, HeldWindow
 from ptxgen.kernels.gemm.staged_halves import PIECE
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES, StagedWeights, TileLayout
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
-from ptxgen.kernels.gemv.iteration import advance
+from ptxgen.kernels.gemv.iteration import advance, when_below
 from ptxgen.kernels.joined import MatrixOfBlock
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.shape import require
+from ptxgen.kernels.shape import require, require_room
 from ptxgen.target import FULL_WARP, HOPPER, MAX_THREADS, WARP_SIZE
 from ptxgen.types import F32, U32
 
@@ -101,12 +92,8 @@ class StationaryGemm(F16GemmType):
             )
         if self.abreast:
             require(self, "m", high=ABREAST)
-        if self.dynamic_shared > HOPPER.max_shared:
-            raise ArgumentError(
-                f"{self.name}: weights and sums of a block would take {self.dynamic_shared} bytes of shared memory, and "
-                f"{HOPPER.max_shared} are allowed; choose a smaller one of stages={self.stages}, row_tiles={self.row_tiles}, "
-                f"split={self.split}, columns={self.columns}"
-            )
+        smaller = "stages", "row_tiles", "split", "columns"
+        require_room(self, "weights and sums of a block", self.dynamic_shared, HOPPER.max_shared, *smaller)
 
     @property
     def blocks(self) -> BlockGrid:

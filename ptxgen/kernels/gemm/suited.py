@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.formats import Format
-from ptxgen.kernels.gemm import mma_gemm
+from ptxgen.kernels.gemm.block_grid import LARGEST_TILE
 from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.held_halves import ABREAST
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
@@ -82,7 +82,7 @@ def mma(format: Format, *, k: int, n: int, m: int, digits: int, split: int | Non
         split = min(1 if warps >= ENOUGH_WARPS else 4 if m <= COLUMN_TILE else 2, -(-k // STEP))
     # Twice as many sums of products, for halves of blocks, and steps loaded ahead must leave room for the sums of rows.
     whole = format.scale_values == BLOCK
-    room = min(MOST_DIGITS // (digits * split), mma_gemm.LARGEST_TILE if split == 1 and whole else 2 * COLUMN_TILE)
+    room = min(MOST_DIGITS // (digits * split), LARGEST_TILE if split == 1 and whole else 2 * COLUMN_TILE)
     tile = next(size for size in (64, 32, 16, 8) if size <= max(room, 8) and (size == 8 or size < 2 * m))
     ahead = 2 if tile < 32 and STEP // format.fragment_values * TILE_ROWS <= WARP_SIZE and whole else 1
     settings: dict[str, Any] = {
@@ -166,8 +166,11 @@ def wgmma(format: Format, *, k: int, n: int, m: int, parts: int, multiprocessors
 
 
 SUITED: Final[Mapping[type[KernelType], Callable[..., KernelType]]] = {
-    MmaGemm: mma, HalfMmaGemm: half_mma, StationaryGemm: stationary, WgmmaGemm: wgmma,
-}  # fmt: skip
+    MmaGemm: mma,
+    HalfMmaGemm: half_mma,
+    StationaryGemm: stationary,
+    WgmmaGemm: wgmma,
+}
 """By type, its kernel that suits a format, k, n, m and the digits or parts of an activation."""
 
 
@@ -207,8 +210,9 @@ def wgmma_of_all(kernel: WgmmaGemm, others: Sequence[KernelType], multiprocessor
 
 
 OF_ALL: Final[Mapping[type[KernelType], Callable[[Any, Sequence[KernelType]], KernelType | None]]] = {
-    StationaryGemm: stationary_of_all, WgmmaGemm: wgmma_of_all,
-}  # fmt: skip
+    StationaryGemm: stationary_of_all,
+    WgmmaGemm: wgmma_of_all,
+}
 """By type, its kernel for several matrices in one launch."""
 
 

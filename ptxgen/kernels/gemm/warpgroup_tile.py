@@ -14,12 +14,13 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
-from ptxgen.formats.half_weights import HalfMinima, HalfWeights, Pair
-from ptxgen.kernels.gemm.block_grid import BlockPlace, when_below
+from ptxgen.formats.half_weights import HalfMinima, HalfWeights
+from ptxgen.kernels.gemm.block_grid import BlockPlace
 from ptxgen.kernels.gemm.half_gemm_type import F16GemmType
+from ptxgen.kernels.gemm.half_products import operand
 from ptxgen.kernels.gemm.staged_halves import StagedF16, StageLayout
 from ptxgen.kernels.gemm.staged_weights import StagedWeights, TileLayout
-from ptxgen.kernels.gemv.iteration import advance
+from ptxgen.kernels.gemv.iteration import advance, kept, load_again, when_below
 from ptxgen.kernels.joined import MatrixOfBlock
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE
 from ptxgen.target import WARPGROUP_SIZE
@@ -118,7 +119,7 @@ class WarpgroupTile:
             self.staged.arrive(block.stages - 2)
         elif self.has_minima:
             k.barrier()
-        self.raw = [[k.variable(value, value.type) for value in raw] for raw in early or weights.of_first()]
+        self.raw = kept(k, early or weights.of_first())
         for window in k.strided(self.first, self.end):
             self._add_window(window)
         self._end_minima()
@@ -150,18 +151,12 @@ class WarpgroupTile:
         k.cp_async_commit_group()
         scales = [one.scales[0] for one in weights]
         minima = [one.minima for one in weights if one.minima is not None]
-        self._load_next(window)
+        load_again(k, self.raw, self.weights.after(window))
         k.wgmma_wait_group(0)
         self._add(scales, staged.here + staged.reads)
         if minima:
             self._begin_minima(minima, descriptor)
         staged.turn()
-
-    def _load_next(self, window: Value) -> None:
-        """What is to be unpacked in the next window; of the last one again after it, which nobody uses."""
-        for old, new in zip(self.raw, self.weights.after(window), strict=True):
-            for variable, value in zip(old, new, strict=True):
-                self.k.assign(variable, value)
 
     def _unpack(self, weights: Sequence[HalfWeights], numbers: Iterable[int]) -> Unpacked:
         """The operands of these steps. What integers lack counts where activations have two parts."""
@@ -169,8 +164,8 @@ class WarpgroupTile:
         for number in numbers:
             steps = [one.step(number) for one in weights]
             lows = [step.low for step in steps if step.low is not None]
-            low = _operand(lows) if lows and self.kernel.parts > 1 else None
-            operands.append((number, _operand([step.high for step in steps]), low))
+            low = operand(lows) if lows and self.kernel.parts > 1 else None
+            operands.append((number, operand([step.high for step in steps]), low))
         return operands
 
     def _multiply(self, unpacked: Unpacked, descriptor: Value, *, first: bool) -> None:
@@ -178,9 +173,9 @@ class WarpgroupTile:
         k = self.k
         k.wgmma_fence()
         for number, high, low in unpacked:
-            for operand, part in ((high, 0), (low, 0), (high, 1)):
-                if operand is not None and part < self.kernel.parts:
-                    k.wgmma(self.sums, operand, self._moved(descriptor, number, part), accumulate=not first)
+            for left, part in ((high, 0), (low, 0), (high, 1)):
+                if left is not None and part < self.kernel.parts:
+                    k.wgmma(self.sums, left, self._moved(descriptor, number, part), accumulate=not first)
                     first = False
         k.wgmma_commit_group()
 
@@ -341,12 +336,6 @@ class _CopiedWeights:
         staged, k = self.block.staged, self.k
         stage = k.select(window + 1 < self.block.end, staged.following(), staged.here)
         return self._staged.words(stage + self._behind)
-
-
-def _operand(pairs: Sequence[Pair]) -> list[Value]:
-    """The left operand of a product from those of rows r and r + 8."""
-    (first, second), (third, fourth) = pairs
-    return [first, third, second, fourth]
 
 
 def _shares(count: int, parts: int) -> list[range]:

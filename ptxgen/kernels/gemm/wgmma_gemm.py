@@ -16,7 +16,7 @@ from ptxgen.kernels.gemm.staged_weights import IN_PIECES
 from ptxgen.kernels.gemm.warpgroup_tile import WarpgroupBlock, WarpgroupTile
 from ptxgen.kernels.quantize.activation_halves import STEPS, WINDOW
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.shape import require
+from ptxgen.kernels.shape import require, require_room
 from ptxgen.target import HOPPER, WARPGROUP_SIZE, Target
 
 WINDOWED = tuple(format for format in CATALOGUED if format.half_run == WINDOW // 4)
@@ -80,12 +80,8 @@ class WgmmaGemm(F16GemmType):
                 f"{self.name}: each slice needs a window: {self.windows} windows make {-(-self.windows // size)} slices of "
                 f"{size}, got slices={self.slices}"
             )
-        if self.block.shared_bytes > HOPPER.max_shared:
-            raise ArgumentError(
-                f"{self.name}: the windows of a block would take {self.block.shared_bytes} bytes of shared memory, and "
-                f"{HOPPER.max_shared} are allowed; choose a smaller one of stages={self.stages}, columns={self.columns}, "
-                f"parts={self.parts}"
-            )
+        used = self.block.shared_bytes
+        require_room(self, "the windows of a block", used, HOPPER.max_shared, "stages", "columns", "parts")
 
     @property
     def block(self) -> WarpgroupBlock:

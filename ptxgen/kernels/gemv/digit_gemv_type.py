@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.dsl.kernel_type import Work
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, REPACKED, Format, RepackedFormat, find
 from ptxgen.kernels.accuracy import gamma, product_errors
@@ -105,14 +104,6 @@ class Int8GemvType(GemvType):
     def _rounded(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         digits = quantize(x, self.digits)
         return values(digits.digits, digits.scales)
-
-    def work(self) -> Work:
-        rows = self.activation_rows
-        activations = rows * (self.digits * self.k + 8 * self.k // BLOCK)
-        return Work(
-            flops=2 * rows * self.k * self.n,
-            bytes=self.n * self.format.row_bytes(self.k) + activations + 4 * rows * self.n,
-        )
 
     @classmethod
     def cases(cls: type[G], **fixed: Any) -> Iterator[G]:
