@@ -25,7 +25,7 @@ from ptxgen.commands.options import whole_numbers
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemm.held_halves import ABREAST
-from ptxgen.kernels.gemm.joined_gemm import MULTIPROCESSORS
+from ptxgen.kernels.gemm.suited import MULTIPROCESSORS
 from ptxgen.kernels.quantize.activation_halves import WINDOW
 from ptxgen.kernels.registry import find
 

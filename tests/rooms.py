@@ -35,7 +35,7 @@ ARROWS: Final[Mapping[str, tuple[str, ...]]] = {
         "ptxgen", "ptxgen.dsl", "ptxgen.formats", "ptxgen.kernels", "executor.base", "executor.gguf", "executor.device",
     ),
     "executor.launch": (
-        "ptxgen", "ptxgen.dsl", "ptxgen.toolchain", "executor.base", "executor.device", "executor.memory",
+        "ptxgen", "ptxgen.dsl", "ptxgen.toolchain", "ptxgen.kernels", "executor.base", "executor.device", "executor.memory",
     ),
     "executor.choice": (
         "ptxgen", "ptxgen.dsl", "ptxgen.formats", "ptxgen.kernels", "executor.base", "executor.device", "executor.launch",

@@ -9,12 +9,6 @@ from click.testing import CliRunner
 
 from tests.structure import FIGURES, circles, components, deciders, kernel_classes, long_files, main
 
-KNOWN_CIRCLES = [
-    {"ptxgen.kernels.gemm.warpgroup_tile", "ptxgen.kernels.gemm.wgmma_gemm"},  # together they would be a file of 530 lines
-    {f"ptxgen.kernels.gemv.{file}" for file in ("cooperative", "gemv_type", "mwv")},  # each strategy names its batched form
-]  # fmt: skip
-"""Circles of files that are left to cut."""
-
 
 @pytest.mark.slow
 def test_each_figure_is_counted_and_printed_beside_its_goal() -> None:
@@ -24,8 +18,8 @@ def test_each_figure_is_counted_and_printed_beside_its_goal() -> None:
 
 
 @pytest.mark.slow
-def test_no_circle_of_files_inside_a_room_is_new() -> None:
-    assert [one for one in circles() if not any(one <= known for known in KNOWN_CIRCLES)] == []
+def test_no_files_inside_a_room_import_each_other() -> None:
+    assert circles() == []
 
 
 def test_no_file_is_too_long() -> None:

@@ -11,6 +11,7 @@ from executor.base.environment import PRECISIONS
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
+from ptxgen.kernels.compose import for_rows
 from ptxgen.kernels.gemv.hw_dp4a import PLAIN, HwDp4aGemv
 from ptxgen.kernels.gemv.mwv import MwvGemv
 from ptxgen.kernels.registry import find, name_of
@@ -40,7 +41,7 @@ def default_strategy(format: Format, precision: str) -> Strategy:
     the same bits everywhere."""
     require_precision(precision)
     if not format.packed_width:
-        return Strategy(name_of(MwvGemv, format=format), {}, f"{format.name} has no integer codes, so f32 activations")
+        return Strategy(name_of(MwvGemv, format=format, m=None), {}, f"{format.name} has no integer codes, so f32 activations")
     digits = DIGITS[precision]
     reason = f"{precision}: {digits} int8 digit{'s' if digits > 1 else ''} of the activations"
     return Strategy(name_of(HwDp4aGemv, format=format, **PLAIN), {"digits": digits}, reason)
@@ -59,7 +60,7 @@ def of_shape(kernel: str) -> tuple[str, ...]:
 def has_form_for_rows(kernel: KernelType, *, alike: bool = False) -> bool:
     """Whether a kernel of one row of activations has a form for several; `alike`: one in which a row has the bits that it has
     alone."""
-    return bool(kernel.batched(2)) and (kernel.batched_alike or not alike)
+    return bool(for_rows(kernel, 2)) and (kernel.batched_alike or not alike)
 
 
 def require_precision(precision: str) -> None:

@@ -29,6 +29,7 @@ from ptxgen.dsl.early_start import promised
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.stamps import NAME as STAMPS
 from ptxgen.dsl.stamps import stamped_signature
+from ptxgen.kernels.compose import start_early
 
 if TYPE_CHECKING:
     import numpy as np
@@ -322,7 +323,7 @@ class Launcher:
     def prepare_early(self, kernel: KernelType, place: LayerOperation = NOWHERE, /, **arguments: Any) -> Plan:
         """As `prepare`: a launch that a graph may start before the one before it has ended, in the form of the kernel that
         works before it waits, if there is one. Launched by itself it waits for nothing."""
-        return self._prepared(Plan(self, kernel.early(), place, arguments, early=True))
+        return self._prepared(Plan(self, start_early(kernel), place, arguments, early=True))
 
     def _prepared(self, plan: Plan) -> Plan:
         for observer in self.observers:

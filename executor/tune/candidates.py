@@ -18,6 +18,8 @@ from executor.layers.projection import require_fit
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
+from ptxgen.kernels.compose import for_rows
+from ptxgen.kernels.gemm.suited import SUITED
 from ptxgen.kernels.quantize.activation_digits import LARGEST
 from ptxgen.kernels.registry import KernelEntry, entries
 
@@ -87,9 +89,9 @@ def _kernels(entry: KernelEntry, format: Format, k: int, n: int, rows: int) -> I
         except ArgumentError:  # batched
             continue
         if rows > 1 and not at_once:
-            if not has_form_for_rows(kernel, alike=True) or kernel.batched(2)[0] in forms:
+            if not has_form_for_rows(kernel, alike=True) or for_rows(kernel, 2)[0] in forms:
                 continue
-            forms.add(kernel.batched(2)[0])
+            forms.add(for_rows(kernel, 2)[0])
         rounded = form_of(kernel)  # what its error depends on
         if rounded not in errors:
             errors[rounded] = max(kernel.accuracy(np.random.default_rng(0)).values(), default=0.0)
@@ -103,7 +105,7 @@ def _made(entry: KernelEntry, format: Format, k: int, n: int, rows: int) -> Iter
     for values in itertools.product(*grid.values()):
         with suppress(ArgumentError):  # of a strategy that cannot do this shape, or beyond what a parameter may be
             yield entry.make(k=k, n=n, **at_once, **dict(zip(grid, values, strict=True)))
-    suited = getattr(entry.type, "suited", None)
+    suited = SUITED.get(entry.type)
     rounding = next((name for name in ("parts", "digits") if name in grid), None)
     if suited is not None and at_once and rounding is not None:
         for value in grid[rounding]:

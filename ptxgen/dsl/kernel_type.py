@@ -87,6 +87,9 @@ class KernelType(ABC):
     frees_next_inside: ClassVar[bool] = False
     """Whether `emit` says, by `k.let_next_launch_start()`, from where on its early form lets the next launch start. Others
     let it at once."""
+    dependent_form: ClassVar[Mapping[str, Any]] = {}
+    """The fields of its form for programmatic dependent launch, which works before it waits for the launch before it
+    (LaunchConfig.early), with the same bits. Empty where it waits before all else, or where `waits_inside` says."""
     most_code: ClassVar[int] = MOST_CODE
     """Bytes of machine code that it may have."""
     batched_alike: ClassVar[bool] = True
@@ -203,11 +206,6 @@ class KernelType(ABC):
         """The kernel that adds its result to `y` in place, with the bits of this one and residual_add, if there is one."""
         return None
 
-    def early(self) -> KernelType:
-        """The kernel that does part of its work before it waits for the launch before it (LaunchConfig.early), with the bits of
-        this one. This one itself if it has none to do: then it waits before all else (`build`)."""
-        return self
-
     def joined(self, others: Sequence[KernelType]) -> KernelType | None:
         """The kernel that multiplies the same activations by the matrices of these kernels, too, in one launch, if there is
         one that takes no longer: their `w` and `y` are its w2 and y2, w3 and y3. It may add in another order than they do."""
@@ -220,8 +218,10 @@ class KernelType(ABC):
         return {}
 
     def parameters(self) -> dict[str, Any]:
-        """The shape as a dictionary, for manifests and messages."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.metadata.get("shown", True)}
+        """The shape as a dictionary, for manifests and messages: without fields that are None by default and left so, which
+        are of other names of the class."""
+        shown = [f for f in fields(self) if f.init and f.metadata.get("shown", True)]
+        own = {f.name: getattr(self, f.name) for f in shown if f.default is not None or getattr(self, f.name) is not None}
         return own | part_parameters(self)
 
     def __str__(self) -> str:

@@ -3,25 +3,29 @@ gives the composition, or None where there is none. Rules of a step (executor/la
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, TypeGuard
+from typing import Any, Final, TypeGuard
 
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.launch_config import RING_SHARED
 from ptxgen.dsl.parts import with_parameters
 from ptxgen.kernels.collective.gather_digits import GatherDigits
+from ptxgen.kernels.gemm.suited import OF_ALL
 from ptxgen.kernels.gemv import suited
 from ptxgen.kernels.gemv.chunks import takes_parts
+from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.leave_norm import LeaveNorm
 from ptxgen.kernels.gemv.matrices import Fused, FusedWithAnother, GateAndUp
+from ptxgen.kernels.gemv.mwv import rows_by_mwv
 from ptxgen.kernels.gemv.planes import Planes
 from ptxgen.kernels.gemv.residual import AddResidual
 from ptxgen.kernels.gemv.send_planes import SendPlanes
 from ptxgen.kernels.gemv.shared_digits import chunks
 from ptxgen.kernels.gemv.suited import NO_RING, Ring
 from ptxgen.kernels.gemv.swiglu import SwiGlu
+from ptxgen.kernels.gemv.tokens import Batch
 from ptxgen.kernels.segments import further
 from ptxgen.target import WARP_SIZE
 
@@ -29,17 +33,38 @@ ALIKE: Final = ("format", "k", "digits", "normed", "row_parts")
 """The fields in which matrices must be alike to be multiplied in one launch."""
 
 
+def _batch(kernel: HwDp4aGemv, m: int) -> tuple[KernelType, ...]:
+    """The kernel of m tokens, with settings of its own."""
+    if not kernel.is_plain or kernel.normed:
+        return ()
+    return (HwDp4aGemv(kernel.format, k=kernel.k, n=kernel.n, digits=kernel.digits, tokens=Batch(m), **Batch.defaults),)
+
+
+FOR_ROWS: Final[dict[type, Callable[[Any, int], tuple[KernelType, ...]]]] = {HwDp4aGemv: _batch, GemvType: rows_by_mwv}
+"""The forms for m rows of types, and of those that inherit from them, whose form is not the kernel with another `m`."""
+
+
 def for_rows(kernel: KernelType, m: int) -> tuple[KernelType, ...]:
-    """The kernels that do for m rows what this one does for one, the likeliest first: which one it is may depend on what the
-    rows share. ArgumentError for an m that is too large."""
-    return kernel.batched(m)
+    """The kernels that do for m rows what this one does for one, in priority order: which one it is may depend on what the rows
+    share. A kernel with a field `m` that is None has the form with that m, unless FOR_ROWS has another one; one whose `m` is a
+    number has none. ArgumentError for an m that is too large."""
+    if forms := kernel.batched(m):
+        return forms
+    if getattr(kernel, "m", None) is not None:
+        return ()
+    own = next((FOR_ROWS[base] for base in type(kernel).__mro__ if base in FOR_ROWS), None)
+    if own is not None:
+        return own(kernel, m)
+    return (replace(kernel, m=m),) if hasattr(kernel, "m") else ()  # type: ignore[call-arg]
 
 
 def add_residual(kernel: KernelType) -> KernelType | None:
-    """With the epilogue that adds the product to `y` in place: the bits of this kernel and residual_add."""
+    """With the epilogue that adds the product to `y` in place: the bits of this kernel and residual_add. A kernel with a field
+    `residual` has it if that is set."""
     if isinstance(kernel, HwDp4aGemv):
         return replace(kernel, epilogue=(AddResidual(),)) if kernel.is_plain else None
-    return kernel.with_residual()
+    residual = getattr(kernel, "residual", None)
+    return replace(kernel, residual=True) if residual is False else None  # type: ignore[call-arg]
 
 
 def complete_norm(kernel: KernelType) -> KernelType | None:
@@ -87,10 +112,11 @@ def fuse_swiglu(kernel: KernelType, up: KernelType, digits: int) -> KernelType |
 
 def fuse_horizontally(kernel: KernelType, others: Sequence[KernelType]) -> KernelType | None:
     """The kernel that multiplies the same activations by the matrices of these kernels, too, in one launch that takes no
-    longer: their `w` and `y` are its w2 and y2, w3 and y3. It has the settings of the first. The last of three matrices may
-    have another format."""
+    longer: their `w` and `y` are its w2 and y2, w3 and y3. A GEMV on int8 planes has the settings of the first; the last of
+    three matrices may have another format."""
     if not isinstance(kernel, HwDp4aGemv):
-        return kernel.joined(others)
+        of_all = OF_ALL.get(type(kernel))
+        return None if of_all is None else of_all(kernel, others)
     if not kernel.is_plain:
         return None
 
@@ -188,7 +214,7 @@ def borrowed(kernel: KernelType) -> Mapping[str, str]:
 def start_early(kernel: KernelType) -> KernelType:
     """The form that works before it waits for the launch before it (LaunchConfig.early), with the same bits; the kernel itself
     where it has none: then it waits first."""
-    return kernel.early()
+    return replace(kernel, **kernel.dependent_form) if kernel.dependent_form else kernel
 
 
 def _is_plain(kernel: KernelType) -> TypeGuard[HwDp4aGemv]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ptxgen.dsl.arguments import is_whole
-from ptxgen.errors import ShapeError
+from ptxgen.errors import ArgumentError, ShapeError
 from ptxgen.target import MAX_GRID
 
 MOST_ROWS = MAX_GRID[1]
@@ -34,3 +34,13 @@ def require_of(kernel: str, part: object, *names: str, low: int = 1, high: int |
             size = f"{low} or more" if high is None else f"{low}..{high}"
             kind = "an integer" if multiple == 1 else f"a multiple of {multiple}"
             raise ShapeError(kernel, name, value, f"{kind}, {size}")
+
+
+def require_room(kernel: Named, what: str, used: int, most: int, *names: str) -> None:
+    """Raise ArgumentError, which names the fields that would help, if so many bytes of shared memory are more than allowed."""
+    if used > most:
+        smaller = ", ".join(f"{name}={getattr(kernel, name)}" for name in names)
+        raise ArgumentError(
+            f"{kernel.name}: {what} would take {used} bytes of shared memory, and {most} are allowed; choose a smaller one of "
+            f"{smaller}"
+        )

@@ -18,6 +18,10 @@ Columns = Sequence[Sequence[Value]]
 """The registers of the second operand of `mma` for a block of activations, by digit."""
 
 
+Fours = Sequence[Sequence[Sequence[Value]]]
+"""Of each part of a block with one scale: of each digit four sums, or of each of two rows a scale and a minimum."""
+
+
 class BlockProducts:
     """What a lane adds for a block of weights of this format, and as many digits of activations."""
 
@@ -43,10 +47,7 @@ class BlockProducts:
         pairs = list(zip(columns, self.starts, strict=True))
         return [[multiply(part, column, start) for column, start in pairs] for part in range(parts)]
 
-    def add_block(
-        self, totals: Sequence[Value], sums: Sequence[Sequence[Sequence[Value]]], scales: Sequence[Sequence[Sequence[Value]]],
-        xs: Sequence[Sequence[Value]],
-    ) -> None:  # fmt: skip
+    def add_block(self, totals: Sequence[Value], sums: Fours, scales: Fours, xs: Sequence[Sequence[Value]]) -> None:
         """Add a block to the lane's four sums: x's scale times (scale times sum of products, for both halves), less the minima.
         Sum number c is of row r + 8 (c // 2) of the weights and the lane's row c % 2 of the activations."""
         k = self.k

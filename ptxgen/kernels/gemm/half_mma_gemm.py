@@ -4,36 +4,25 @@ become weights there, and in which order sums are added."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType
-from ptxgen.dsl.launch_config import EARLY_SM, LaunchConfig
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
-from ptxgen.errors import ArgumentError
-from ptxgen.formats import Format
 from ptxgen.formats.half_weights import Pair
-from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, SUM_UNITS, HalfGemmType
+from ptxgen.kernels.gemm.block_grid import BlockGrid, BlockPlace, require_warps, warp_place
+from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, SUM_UNITS, F16GemmType
 from ptxgen.kernels.gemm.half_products import Rows, WindowProducts
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
-from ptxgen.kernels.gemv.iteration import advance, further
-from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW, tiles_of, windows_of
+from ptxgen.kernels.gemv.iteration import advance, further, kept, load_again, when_below
+from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW, tiles_of
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.shape import require
-from ptxgen.target import MAX_STATIC_SHARED, MAX_THREADS, WARP_SIZE
+from ptxgen.kernels.shape import require, require_room
+from ptxgen.target import MAX_STATIC_SHARED, WARP_SIZE
 from ptxgen.types import B32, F32
-
-WIDE = 16384
-"""Rows of weights from which on blocks are many enough that fewer warps share k, and fewer rows of a warp pay."""
-
-DEEP = 32
-"""Windows from which on more warps may share k."""
-
-LARGEST_TILE = 64
-"""Rows of activations of a block, at most: a lane has a sum for every eighth of them and every eighth of its warp's rows."""
 
 CORES = 2 * TILE * TILE
 """f16 of a part of a step for a tile of activations: two core matrices, which are the right operand of an `mma`."""
@@ -44,7 +33,7 @@ _KEPT = "L1::evict_last"
 
 @register(format=CATALOGUED)
 @dataclass(frozen=True)
-class HalfMmaGemm(HalfGemmType):
+class HalfMmaGemm(F16GemmType):
     """Y = X W^T for m rows of activation halves, by f16 tensor cores: scales are applied once for 256 values.
 
     y: f32[m, n]; w: u8[n, row_bytes]; halves, scales: as pack_halves writes them, `parts` f16 a value. A row of y has the same
@@ -71,79 +60,20 @@ class HalfMmaGemm(HalfGemmType):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "ahead", low=0, high=2)
-        require(self, "tile", multiple=TILE, high=LARGEST_TILE)
-        require(self, "row_tiles", "chains", high=4)
-        require(self, "warps", "split", high=MAX_THREADS // WARP_SIZE)
-        require(self, "resident_threads", high=2048)
-        if self.warps * self.split > MAX_THREADS // WARP_SIZE:
-            raise ArgumentError(
-                f"{self.name}: warps={self.warps} times split={self.split} is over {MAX_THREADS // WARP_SIZE} warps of a block"
-            )
-        if self.shared_words * 4 > MAX_STATIC_SHARED:
-            raise ArgumentError(
-                f"{self.name}: the sums of a block would take {self.shared_words * 4} bytes of shared memory, and "
-                f"{MAX_STATIC_SHARED} are allowed; choose a smaller one of tile={self.tile}, split={self.split}, "
-                f"warps={self.warps}, row_tiles={self.row_tiles}"
-            )
-
-    @classmethod
-    def suited(
-        cls, format: Format, *, k: int, n: int, m: int, parts: int, split: int | None = None, chains: int | None = None
-    ) -> HalfMmaGemm:
-        """A kernel with settings that suit the shape on a GPU with some 130 multiprocessors: measured for Q4_K at the shapes of
-        an 8B, but for `chains`. Give `split` and `chains` where rows must have the same bits for every m: results depend on
-        these, and they depend here on n and m."""
-        few, wide = m <= TILE, n >= WIDE
-        many_scales = format.half_run < WINDOW // 4  # which take registers of their own
-        row_tiles = 1 if (few and wide) or many_scales else 2
-        return cls(
-            format, k=k, n=n, m=m, parts=parts, row_tiles=row_tiles, ahead=0,
-            split=min(cls._suited_split(k, n, m), windows_of(k)) if split is None else split,
-            chains=(4 // row_tiles if few else 1) if chains is None else chains,
-            resident_threads=(512 if wide and not many_scales else 384) if few else 256,
-        )  # fmt: skip
-
-    @staticmethod
-    def _suited_split(k: int, n: int, m: int) -> int:
-        if m > 2 * TILE:
-            return 2 if n >= WIDE else 4
-        if m > TILE:
-            return 8
-        if n >= WIDE:
-            return 4
-        blocks, deep = -(-n // (2 * TILE_ROWS)), windows_of(k) >= DEEP
-        return max(4, min(12, 1536 // blocks) if deep else min(8, 1152 // blocks))
+        require(self, "chains", high=4)
+        require_warps(self, self.warps, self.split)
+        smaller = "tile", "split", "warps", "row_tiles"
+        require_room(self, "the sums of a block", 4 * self.shared_words, MAX_STATIC_SHARED, *smaller)
 
     @property
-    def onto(self) -> bool:
-        return self.residual
-
-    @property
-    def least_sm(self) -> int:
-        return EARLY_SM if self.pdl else 80
-
-    def early(self) -> KernelType:
-        return replace(self, pdl=True)
-
-    @property
-    def column_tiles(self) -> int:
-        """Tiles of 8 rows of activations of a block."""
-        return min(-(-self.m // TILE), self.tile // TILE)
-
-    @property
-    def block_columns(self) -> int:
-        """Rows of activations of a block."""
-        return self.column_tiles * TILE
-
-    @property
-    def block_rows(self) -> int:
-        """Rows of weights of a block."""
-        return TILE_ROWS * self.row_tiles * self.warps
+    def blocks(self) -> BlockGrid:
+        columns = min(tiles_of(self.m) * TILE, self.tile)
+        return BlockGrid(self.m, self.k, (self.n,), TILE_ROWS * self.row_tiles * self.warps, columns)
 
     @property
     def shared_words(self) -> int:
         """f32 of the sums of all warps of a block, where some share k."""
-        return 0 if self.split == 1 else self.split * self.block_rows * self.block_columns
+        return 0 if self.split == 1 else self.split * self.blocks.block_rows * self.blocks.columns
 
     @property
     def chain(self) -> int:
@@ -153,16 +83,10 @@ class HalfMmaGemm(HalfGemmType):
         scales = 2 if self.format.half_run == WINDOW // 4 else STEPS
         return SUM_UNITS * products + self.chains - 1 + scales + 2 + -(-self.windows // self.split) + self.split
 
-    def with_residual(self) -> KernelType | None:
-        return None if self.residual else replace(self, residual=True)
-
     def launch(self) -> LaunchConfig:
         threads = WARP_SIZE * self.warps * self.split
-        columns = -(-self.m // self.block_columns)
         resident = max(1, self.resident_threads // threads)
-        return LaunchConfig(
-            grid=columns * -(-self.n // self.block_rows), block=threads, resident=resident, early=self.pdl
-        )  # fmt: skip
+        return LaunchConfig(grid=self.blocks.groups, block=threads, resident=resident, early=self.pdl)
 
     def emit(self, k: KernelBuilder) -> None:
         block = HalfTile(self, k)
@@ -173,10 +97,9 @@ class HalfMmaGemm(HalfGemmType):
     def cases(cls, **fixed: Any) -> Iterator[HalfMmaGemm]:
         if fixed["format"].name == "Q4_K":
             yield cls(m=3, k=1280, n=17, split=2, chains=3, **fixed)
-            yield cls(
-                m=9, k=768, n=33, parts=1, row_tiles=2, split=1, ahead=0, resident_threads=256, residual=True, **fixed
-            )  # fmt: skip
-            yield cls(m=9, k=1280, n=33, warps=3, split=2, ahead=0, resident_threads=256, **fixed)
+            wide: dict[str, Any] = {"ahead": 0, "resident_threads": 256}
+            yield cls(m=9, k=768, n=33, parts=1, row_tiles=2, split=1, residual=True, **wide, **fixed)
+            yield cls(m=9, k=1280, n=33, warps=3, split=2, **wide, **fixed)
         else:
             block = fixed["format"].block
             k, resident = (3 * block, 512) if block == WINDOW else (WINDOW + 3 * block, 384)
@@ -187,27 +110,20 @@ class HalfTile:
     """What a block of threads holds: which rows of both matrices it takes, and the sums of each lane."""
 
     def __init__(self, kernel: HalfMmaGemm, k: KernelBuilder) -> None:
-        self.kernel = kernel
-        self.k = k
-        columns = -(-kernel.m // kernel.block_columns)
-        # Blocks with the same weights follow each other, so that these come from the L2 cache for all but one.
-        number, column = (k.ctaid.x // columns, k.ctaid.x % columns) if columns > 1 else (k.ctaid.x, None)
-        self.part, self.along_n = self._warp_place()
-        self.first_row: Value = (number * kernel.warps + self.along_n) * (TILE_ROWS * kernel.row_tiles)
-        self.column: Index = column if column is not None else 0
+        self.kernel, self.blocks, self.k = kernel, kernel.blocks, k
+        place = BlockPlace(self.blocks, k)
+        self.part, self.along_n = warp_place(k, kernel.warps, kernel.split)
+        self.first_row: Value = (place.rows * kernel.warps + self.along_n) * (TILE_ROWS * kernel.row_tiles)
+        self.column = place.column
         self.lane = kernel.format.half_lane(k, k.lane & 3)
         self.rows = [self._row(i, half) for i in range(kernel.row_tiles) for half in (0, 8)]
-        self.totals = [
-            [[k.f32(0.0) for _ in range(4)] for _ in range(kernel.column_tiles)] for _ in range(kernel.row_tiles)
-        ]  # fmt: skip
+        self.totals = [[[k.f32(0.0) for _ in range(4)] for _ in self.places] for _ in range(kernel.row_tiles)]
         self.zero = k.f32(0.0)
 
-    def _warp_place(self) -> tuple[Index, Index]:
-        """Which part of k a warp takes, and its place along n."""
-        kernel, k = self.kernel, self.k
-        if kernel.split == 1:
-            return 0, k.warp
-        return (k.warp, 0) if kernel.warps == 1 else (k.warp // kernel.warps, k.warp % kernel.warps)
+    @property
+    def places(self) -> range:
+        """The block's tiles of rows of activations."""
+        return range(self.blocks.column_tiles)
 
     def _row(self, tile: int, half: int) -> GlobalArray:
         """The lane's row of weights in one half of a tile; past the last one that again, which nobody stores."""
@@ -236,11 +152,11 @@ class HalfTile:
         """Where the lane's activations start: in the block's first tile, which the others follow; in each where the last block
         has fewer. Past the last tile that again, which nobody stores."""
         kernel, k = self.kernel, self.k
-        tiles, count = tiles_of(kernel.m), kernel.column_tiles
+        tiles, count = tiles_of(kernel.m), self.blocks.column_tiles
         first = self.column * count
         if tiles % count == 0:
             return [self._tile(first)]
-        return [self._tile(k.min(first + place, tiles - 1)) for place in range(count)]
+        return [self._tile(k.min(first + place, tiles - 1)) for place in self.places]
 
     def _tile(self, number: Index) -> GlobalArray:
         start: GlobalArray = self.k.arg.halves.at(number, 0, 0, 0, 0, 0, 0).at(self.k.lane * 2)
@@ -250,7 +166,7 @@ class HalfTile:
         """The loads of a window, as registers that are written again in the loop."""
         last = self.kernel.windows - 1
         inside = min(window, last) if isinstance(window, int) else self.k.min(window, last)
-        return [[self.k.variable(value, value.type) for value in raw] for raw in self._load(inside)]
+        return kept(self.k, self._load(inside))
 
     def _loads(self, window: Value, loaded: list[list[list[Value]]], turn: int) -> list[list[Value]]:
         """What was loaded of this window; the loads of one later are written."""
@@ -261,9 +177,7 @@ class HalfTile:
             loaded.append([[k.variable(0, value.type) for value in raw] for raw in loaded[0]])
         later = window + kernel.ahead * kernel.split
         with self._when_inside(later):
-            for old, new in zip(loaded[(turn + kernel.ahead) % len(loaded)], self._load(later), strict=True):
-                for variable, value in zip(old, new, strict=True):
-                    k.assign(variable, value)
+            load_again(k, loaded[(turn + kernel.ahead) % len(loaded)], self._load(later))
         return loaded[turn]
 
     def _load(self, window: Index) -> list[list[Value]]:
@@ -273,9 +187,8 @@ class HalfTile:
         first = window * per_window if per_window > 1 else window
         whole = per_window > 1 and self.kernel.k % WINDOW == 0
         last = per_window - 1 if whole else self.kernel.k // format.block - 1 - first
-        return [
-            list(format.load_halves(self.k, advance(row, first, format.block_bytes), self.lane, last)) for row in self.rows
-        ]  # fmt: skip
+        blocks = (advance(row, first, format.block_bytes) for row in self.rows)
+        return [list(format.load_halves(self.k, block, self.lane, last)) for block in blocks]
 
     @contextmanager
     def _when_inside(self, window: Value) -> Iterator[None]:
@@ -287,9 +200,9 @@ class HalfTile:
         kernel, k = self.kernel, self.k
         weights = [kernel.format.unpack_halves(k, one, self.lane) for one in raw]
         tiles: list[Rows] = list(zip(weights[::2], weights[1::2], strict=True))
-        products = WindowProducts(k, kernel.column_tiles, kernel.parts > 1, kernel.chains, self.zero)
+        products = WindowProducts(k, self.blocks.column_tiles, kernel.parts > 1, kernel.chains, self.zero)
         sums = products.sums(tiles, of_window)
-        xs = [of_window.scales(place) for place in range(kernel.column_tiles)]
+        xs = [of_window.scales(place) for place in self.places]
         for totals, of_rows in zip(self.totals, sums, strict=True):
             for four, added, x in zip(totals, of_rows, xs, strict=True):
                 for c, (total, one) in enumerate(zip(four, added, strict=True)):
@@ -311,14 +224,14 @@ class HalfTile:
         for number, total in enumerate(flat):
             k.store(Element("shared", target.register, number * 4 * WARP_SIZE, F32), total)
         # The warps of the parts take the sums in turns: written out where what they are added to is under way meanwhile.
-        turns = [self.part + first for first in range(0, len(flat), kernel.split)] if kernel.onto else []
+        turns = [self.part + first for first in range(0, len(flat), kernel.split)] if kernel.residual else []
         held = [self._held(turn, len(flat)) for turn in turns]
         k.barrier()
-        if not kernel.onto:
+        if not kernel.residual:
             for turn in k.strided(self.part, len(flat), step=kernel.split):
                 self._store_sum(turn, self._added(k.mad(turn, 4 * WARP_SIZE, mine), of_part))
         for turn, before in zip(turns, held, strict=True):
-            with self._when_below(turn, len(flat), kernel.split):
+            with when_below(k, turn, len(flat), kernel.split):
                 self._store_sum(turn, self._added(k.mad(turn, 4 * WARP_SIZE, mine), of_part), before)
 
     def _added(self, base: Value, of_part: int) -> Value:
@@ -331,49 +244,48 @@ class HalfTile:
 
     def _held(self, number: Index, count: int) -> Value | None:
         """What y holds where the sum of this number, one of `count`, goes, if it is added to that."""
-        kernel, k = self.kernel, self.k
-        if not kernel.onto:
-            return None
-        before = k.f32(0.0)
-        row, x = self._place(number)
-        with (
-            self._when_below(number, count, kernel.split) if isinstance(number, Value) else nullcontext(),
-            self._when_below(row, kernel.n, kernel.block_rows),
-            self._when_below(x, kernel.m, kernel.block_columns),
-        ):
-            before @= k.load(k.arg.y[x, row])
-        return before
+
+        @contextmanager
+        def inside() -> Iterator[Element]:
+            row, x = self._place(number)
+            several = when_below(self.k, number, count, self.kernel.split) if isinstance(number, Value) else nullcontext()
+            with several, self._when_stored(row, x) as element:
+                yield element
+
+        return self.kernel.epilogue.load(self.k, inside)
 
     def _store_sum(self, number: Index, sum: Value, before: Value | None = None) -> None:
         """Write the sum of this number among the lane's, or what it comes to with what was there."""
-        kernel, k = self.kernel, self.k
-        row, x = self._place(number)
-        with self._when_below(row, kernel.n, kernel.block_rows), self._when_below(x, kernel.m, kernel.block_columns):
-            k.store(k.arg.y[x, row], sum if before is None else before + sum)
+        with self._when_stored(*self._place(number)) as element:
+            self.k.store(element, self.kernel.epilogue.value(before, sum))
+
+    @contextmanager
+    def _when_stored(self, row: Value, x: Value) -> Iterator[Element]:
+        """The threads whose result there is, and its place."""
+        kernel, k, blocks = self.kernel, self.k, self.blocks
+        with when_below(k, row, kernel.n, blocks.block_rows), when_below(k, x, kernel.m, blocks.columns):
+            yield k.arg.y[x, row]
 
     def _place(self, number: Index) -> tuple[Value, Value]:
         """Where the sum of this number goes: row r + 8 (c // 2) of a tile of weights, row 2 t + c % 2 of a tile of
         activations."""
-        kernel, k = self.kernel, self.k
+        k, blocks = self.k, self.blocks
         c, tile = number % 4, number // 4
-        place, i = tile % kernel.column_tiles, tile // kernel.column_tiles
+        place, i = tile % blocks.column_tiles, tile // blocks.column_tiles
         row = self.first_row + (k.lane >> 2) + (i * TILE_ROWS + c // 2 * 8)
-        x = (k.lane & 3) * 2 + (place * TILE + c % 2) + self.column * kernel.block_columns
+        x = (k.lane & 3) * 2 + (place * TILE + c % 2) + self.column * blocks.columns
         return row, x
-
-    def _when_below(self, number: Value, count: int, share: int) -> AbstractContextManager[None]:
-        return nullcontext() if count % share == 0 else self.k.when(number < count)
 
 
 class _Activations:
     """A window of the block's rows of activations, as its lanes read it from global memory."""
 
     def __init__(self, tile: HalfTile, window: Value, starts: Sequence[GlobalArray]) -> None:
-        self.k, self.kernel = tile.k, tile.kernel
+        self.k, self.kernel, self._columns = tile.k, tile.kernel, tile.blocks.columns
         self._window, self._column = window, tile.column
         size = (STEPS + 1) * self.kernel.parts * CORES
         halves = [advance(start, window, size) for start in starts]
-        follow = range(1, self.kernel.column_tiles) if len(halves) == 1 else ()
+        follow = tile.places[1:] if len(halves) == 1 else ()
         self._tiles = [*halves, *(further(halves[0], place * self.kernel.windows * size) for place in follow)]
 
     def parts(self, place: int, number: int) -> list[Pair]:
@@ -386,5 +298,5 @@ class _Activations:
     def scales(self, place: int) -> list[Value]:
         """Those of the lane's two rows of a tile; past the last row those of that again."""
         kernel, k = self.kernel, self.k
-        first = (k.lane & 3) * 2 + place * TILE + self._column * kernel.block_columns
+        first = (k.lane & 3) * 2 + place * TILE + self._column * self._columns
         return [k.load(k.arg.scales[k.min(first + i, kernel.m - 1), self._window]) for i in range(2)]

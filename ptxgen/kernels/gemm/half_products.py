@@ -22,6 +22,10 @@ Sums = list[list[Value]]
 2 t + 1 of activations in turn."""
 
 
+Columns = Sequence[Sequence[Pair]]
+"""The right operands of a step: parts, by tile of rows of activations."""
+
+
 class ActivationWindow(Protocol):
     """A window of some tiles of 8 rows of activations."""
 
@@ -50,22 +54,19 @@ class WindowProducts:
             order = weights.order[run * steps_of_run : (run + 1) * steps_of_run]
             sums = [[_Chains(self.k, self.chains, self.zero) for _ in range(self.columns)] for _ in tiles]
             for number in order:
-                self._add_step(sums, tiles, number, activations)
+                self._add_step(sums, tiles, number, [activations.parts(place, number) for place in range(self.columns)])
             for of_tile, rows, tile_sums in zip(sums, tiles, scaled, strict=True):
                 tile_sums.add([row.scales[run] for row in rows], [chains.total() for chains in of_tile])
         self._take_minima(scaled, tiles, activations)
         return [of_rows.sums for of_rows in scaled]
 
-    def _add_step(
-        self, sums: list[list[_Chains]], tiles: Sequence[Rows], number: int, activations: ActivationWindow
-    ) -> None:  # fmt: skip
+    def _add_step(self, sums: Sequence[Sequence[_Chains]], tiles: Sequence[Rows], number: int, columns: Columns) -> None:
         """Multiply a step of all tiles: the integers with each part of the activations, what they lack with the first."""
-        columns = [activations.parts(place, number) for place in range(self.columns)]
         for of_tile, rows in zip(sums, tiles, strict=True):
             steps = [row.step(number) for row in rows]
-            high = _operand([step.high for step in steps])
+            high = operand([step.high for step in steps])
             lows = [step.low for step in steps if step.low is not None]
-            low = _operand(lows) if lows and self.lows else None
+            low = operand(lows) if lows and self.lows else None
             for place, parts in enumerate(columns):
                 for part in parts:
                     of_tile[place].add(high, part)
@@ -85,7 +86,7 @@ class WindowProducts:
     def _sum_minima(self, minima: Sequence[HalfMinima], parts: Sequence[Pair]) -> list[Value]:
         sums = [self.zero] * 4
         for part in parts:
-            halves = _operand([one.halves for one in minima])
+            halves = operand([one.halves for one in minima])
             sums = list(self.k.mma(halves, part, sums, a_type="f16", b_type="f16"))
         return sums
 
@@ -131,7 +132,7 @@ class _Scaled:
         ]
 
 
-def _operand(pairs: Sequence[Pair]) -> list[Value]:
-    """The left operand of `mma` from those of rows r and r + 8."""
+def operand(pairs: Sequence[Pair]) -> list[Value]:
+    """The left operand of a product from those of rows r and r + 8."""
     (first, second), (third, fourth) = pairs
     return [first, third, second, fourth]

@@ -8,7 +8,8 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.half_weights import Pair
-from ptxgen.kernels.gemm.sliced_gemm import SlicedGemmType, moved
+from ptxgen.kernels.gemm.block_grid import moved
+from ptxgen.kernels.gemm.half_gemm_type import F16GemmType
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, tiles_of
 from ptxgen.types import B32
 
@@ -25,30 +26,30 @@ _KEPT = "L1::evict_last"
 class HeldWindow:
     """A window of the block's rows of activations in registers. Past the last tile of them that again, which nobody stores."""
 
-    def __init__(self, kernel: SlicedGemmType, k: KernelBuilder, column: Index, window: Value, *, abreast: bool) -> None:
-        """column: the number of the block along m. abreast: both parts of up to ABREAST rows share a tile."""
-        steps = STEPS + (kernel.format.minimum is not None)
-        if abreast:
+    def __init__(self, kernel: F16GemmType, k: KernelBuilder, column: Index, window: Value) -> None:
+        """column: the number of the block along m."""
+        steps, blocks = STEPS + (kernel.format.minimum is not None), kernel.blocks
+        if blocks.abreast:
             self._hold_abreast(kernel, k, window, steps)
             return
         self._parts: list[list[list[Pair]]] = []
         self.scales: list[list[Value]] = []
-        for place in range(kernel.column_tiles):
+        for place in range(blocks.column_tiles):
             last = tiles_of(kernel.m) - 1
             tile: Value | int
-            if kernel.column_blocks > 1:
-                tile, present = k.min(column * kernel.column_tiles + place, last), TILE
+            if blocks.column_blocks > 1:
+                tile, present = k.min(column * blocks.column_tiles + place, last), TILE
             else:
                 tile = min(place, last)
                 present = kernel.m - tile * TILE
             start = k.arg.halves.at(tile, window, 0, 0, 0, 0, 0)
             pairs = self._load(k, start.at(k.lane * 2), steps * kernel.parts, present)
             self._parts.append([pairs[i : i + kernel.parts] for i in range(0, len(pairs), kernel.parts)])
-            first = moved(k, (k.lane & 3) * 2 + place * TILE, column, kernel.columns)
+            first = moved(k, (k.lane & 3) * 2 + place * TILE, column, blocks.columns)
             rows = [k.min(first + i if i else first, kernel.m - 1) for i in range(2)]
             self.scales.append([k.load(k.arg.scales[row, window]) for row in rows])
 
-    def _hold_abreast(self, kernel: SlicedGemmType, k: KernelBuilder, window: Value, steps: int) -> None:
+    def _hold_abreast(self, kernel: F16GemmType, k: KernelBuilder, window: Value, steps: int) -> None:
         """Both parts of a tile's first rows as one right operand, the second where the last rows would be."""
         start = k.arg.halves.at(0, window, 0, 0, 0, 0, 0).at((k.lane >> 4) * (2 * CORE) + (k.lane & 15) * 2)
         cores = [(step * kernel.parts * 2 + c) * CORE for step in range(steps) for c in range(2)]
@@ -62,9 +63,7 @@ class HeldWindow:
         """The right operands of so many parts of steps."""
         return self._words(k, [start[i * CORE] for i in range(2 * steps)], k.lane >> 2, rows, TILE)
 
-    def _words(
-        self, k: KernelBuilder, addresses: Sequence[Element], row: Value, rows: int, most: int
-    ) -> list[Pair]:  # fmt: skip
+    def _words(self, k: KernelBuilder, addresses: Sequence[Element], row: Value, rows: int, most: int) -> list[Pair]:
         """The lane's words there, of this row. Where there are fewer rows than there could be, the others, which are zeros, are
         not asked for: all blocks load the same activations, as many bytes together as half of the weights."""
         if rows >= most:

@@ -3,36 +3,28 @@ are read by weight_tile.py and staged_digits.py, and multiplied by block_product
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.launch_config import EARLY_SM, LaunchConfig
 from ptxgen.dsl.memory import Element, Index
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import REPACKED, Format
+from ptxgen.formats import REPACKED
+from ptxgen.kernels.gemm.block_grid import BlockGrid, BlockPlace, require_warps, warp_place
 from ptxgen.kernels.gemm.block_products import BlockProducts
-from ptxgen.kernels.gemm.staged_digits import COLUMN_TILE, StagedDigits, StageLayout, StageReader
+from ptxgen.kernels.gemm.staged_digits import COLUMN_TILE, StagedInt8, StageLayout, StageReader
 from ptxgen.kernels.gemm.weight_tile import STEP, TILE_ROWS, TileLayout, WeightTile
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED, DigitGemvType
+from ptxgen.kernels.gemv.digit_gemv_type import PACKED, Int8GemvType
+from ptxgen.kernels.gemv.iteration import kept, load_again, when_below
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.shape import require
-from ptxgen.target import FULL_WARP, MAX_STATIC_SHARED, MAX_THREADS, WARP_SIZE
+from ptxgen.kernels.shape import require, require_room
+from ptxgen.target import FULL_WARP, MAX_STATIC_SHARED, WARP_SIZE
 from ptxgen.types import F32, U32
-
-LARGEST_TILE: Final = 64
-"""Rows of activations of a block, at most: a lane has a sum for every eighth of them and every eighth of its warp's rows."""
-
-ENOUGH_WARPS: Final = 1024
-"""Warps that keep a GPU with some 130 multiprocessors busy."""
-
-MOST_COLUMNS: Final = 96
-"""Rows of activations times digits times parts of k, of a step each, that fit shared memory twice beside the weights."""
 
 PAIR: Final = 2 * BLOCK
 """Values of a row of activations that one load of fragments brings."""
@@ -40,7 +32,7 @@ PAIR: Final = 2 * BLOCK
 
 @register(format=(*PACKED.values(), REPACKED["Q8_0_ALIGNED"]))  # Q6_K_ALIGNED has products by f16 in the catalogue
 @dataclass(frozen=True)
-class MmaGemm(DigitGemvType):
+class MmaGemm(Int8GemvType):
     """Y = X W^T for m rows of quantised activations, by int8 tensor cores.
 
     y: f32[m, n]; w: u8[n, row_bytes]; digits: s8[m, digits, k]; scales: f32[m, k / 32]; sums: s32[m, k / 32], as q8_quantize
@@ -55,6 +47,7 @@ class MmaGemm(DigitGemvType):
     name_pattern = "mma_{format}_gemm"
     family: ClassVar[str] = "gemm"
     bit_free = ("warps", "row_tiles", "tile", "steps", "ahead", "resident_threads", "pdl")
+    dependent_form: ClassVar[Mapping[str, Any]] = {"pdl": True}
     m: int = field(kw_only=True)
     warps: int = field(default=4, kw_only=True)
     row_tiles: int = field(default=1, kw_only=True)
@@ -71,64 +64,23 @@ class MmaGemm(DigitGemvType):
         require(self, "ahead", high=4)
         if self.steps % self.ahead and self.ahead % self.steps:
             raise ArgumentError(f"{self.name}: ahead must divide steps={self.steps} or be a multiple of it, got {self.ahead}")
-        require(self, "tile", multiple=COLUMN_TILE, high=LARGEST_TILE)
-        require(self, "row_tiles", high=4)
-        require(self, "warps", "split", high=MAX_THREADS // WARP_SIZE)
-        require(self, "resident_threads", high=2048)
-        if self.warps * self.split > MAX_THREADS // WARP_SIZE:
-            raise ArgumentError(
-                f"{self.name}: warps={self.warps} times split={self.split} is over {MAX_THREADS // WARP_SIZE} warps of a block"
-            )
-        if self.shared.bytes > MAX_STATIC_SHARED:
-            raise ArgumentError(
-                f"{self.name}: a block would take {self.shared.bytes} bytes of shared memory, and {MAX_STATIC_SHARED} are "
-                f"allowed; choose a smaller one of tile={self.tile}, steps={self.steps}, split={self.split}, "
-                f"warps={self.warps}, row_tiles={self.row_tiles}"
-            )
-
-    @classmethod
-    def suited(cls, format: Format, *, k: int, n: int, m: int, digits: int, split: int | None = None) -> MmaGemm:
-        """A kernel with settings that suit the shape on a GPU with some 130 multiprocessors; a first guess, not measured. Give
-        `split` where rows must have the same bits for every m: it is what results depend on, and here on n and m."""
-        if split is None:
-            # Eight warps for every multiprocessor. Parts of k take the shared memory of rows of activations.
-            warps = -(-n // TILE_ROWS) * -(-m // 32)
-            split = min(1 if warps >= ENOUGH_WARPS else 4 if m <= COLUMN_TILE else 2, -(-k // STEP))
-        # Twice as many sums of products, for halves of blocks, and steps loaded ahead must leave room for the sums of rows.
-        whole = format.scale_values == BLOCK
-        room = min(MOST_COLUMNS // (digits * split), LARGEST_TILE if split == 1 and whole else 2 * COLUMN_TILE)
-        tile = next(size for size in (64, 32, 16, 8) if size <= max(room, 8) and (size == 8 or size < 2 * m))
-        ahead = 2 if tile < 32 and STEP // format.fragment_values * TILE_ROWS <= WARP_SIZE and whole else 1
-        return cls(
-            format, k=k, n=n, m=m, digits=digits, split=split, tile=tile, warps=max(1, 4 // split), ahead=ahead,
-            resident_threads=384 if whole else 256,
-        )  # fmt: skip
+        require_warps(self, self.warps, self.split)
+        smaller = "tile", "steps", "split", "warps", "row_tiles"
+        require_room(self, "a block", self.shared.bytes, MAX_STATIC_SHARED, *smaller)
 
     @property
     def least_sm(self) -> int:
         return EARLY_SM if self.pdl else 80
-
-    def early(self) -> KernelType:
-        return replace(self, pdl=True)
 
     @property
     def batch(self) -> tuple[int, ...]:
         return (self.m,)
 
     @property
-    def column_tiles(self) -> int:
-        """Tiles of 8 rows of activations of a block."""
-        return min(-(-self.m // COLUMN_TILE), self.tile // COLUMN_TILE)
-
-    @property
-    def block_columns(self) -> int:
-        """Rows of activations of a block."""
-        return self.column_tiles * COLUMN_TILE
-
-    @property
-    def block_rows(self) -> int:
-        """Rows of weights of a block."""
-        return TILE_ROWS * self.row_tiles * self.warps
+    def blocks(self) -> BlockGrid:
+        """What each block of threads has."""
+        columns = min(-(-self.m // COLUMN_TILE) * COLUMN_TILE, self.tile)
+        return BlockGrid(self.m, self.k, (self.n,), TILE_ROWS * self.row_tiles * self.warps, columns)
 
     @property
     def row_steps(self) -> int:
@@ -163,9 +115,8 @@ class MmaGemm(DigitGemvType):
 
     def launch(self) -> LaunchConfig:
         threads = WARP_SIZE * self.warps * self.split
-        columns = -(-self.m // self.block_columns)
         resident = max(1, self.resident_threads // threads)
-        return LaunchConfig(grid=columns * -(-self.n // self.block_rows), block=threads, resident=resident, early=self.pdl)
+        return LaunchConfig(grid=self.blocks.groups, block=threads, resident=resident, early=self.pdl)
 
     def emit(self, k: KernelBuilder) -> None:
         block = BlockTile(self, k)
@@ -188,10 +139,10 @@ class SharedLayout:
     the sums of the warps that are to be added to those of the first part of k."""
 
     def __init__(self, kernel: MmaGemm) -> None:
-        self.stage = StageLayout(kernel.format, kernel.block_columns, kernel.digits, kernel.steps * STEP)
+        self.stage = StageLayout(kernel.format, kernel.blocks.columns, kernel.digits, kernel.steps * STEP)
         self.buffers = min(2, kernel.stages)
         self.tile = TileLayout(kernel.format)
-        self.sums_of_warp = 4 * WARP_SIZE * kernel.row_tiles * kernel.column_tiles * 4
+        self.sums_of_warp = 4 * WARP_SIZE * kernel.row_tiles * kernel.blocks.column_tiles * 4
         self.stages = self.buffers * self.stage.bytes
         self.tiles = kernel.split * self.stages
         self.tiles_of_warp = kernel.row_tiles * self.tile.bytes
@@ -203,29 +154,18 @@ class BlockTile:
     """What a block of threads holds: which rows of both matrices it takes, where, and the sums of each lane."""
 
     def __init__(self, kernel: MmaGemm, k: KernelBuilder) -> None:
-        self.kernel = kernel
-        self.k = k
+        self.kernel, self.blocks, self.k = kernel, kernel.blocks, k
         self.layout = layout = kernel.shared
-        columns = -(-kernel.m // kernel.block_columns)
-        # Blocks with the same weights follow each other, so that these come from the L2 cache for all but one.
-        number, column = (k.ctaid.x // columns, k.ctaid.x % columns) if columns > 1 else (k.ctaid.x, None)
-        self.part, self.along_n = self._warp_place()
-        self.first_row: Value = (number * kernel.warps + self.along_n) * (TILE_ROWS * kernel.row_tiles)
-        self.first_column: Index = column * kernel.block_columns if column is not None else 0
+        place = BlockPlace(self.blocks, k)
+        self.part, self.along_n = warp_place(k, kernel.warps, kernel.split)
+        self.first_row: Value = (place.rows * kernel.warps + self.along_n) * (TILE_ROWS * kernel.row_tiles)
+        self.first_column: Index = place.column * self.blocks.columns
         self.base = k.symbol_address(k.shared(U32, layout.bytes // 4).name)
         self.tiles = [self._weight_tile(i) for i in range(kernel.row_tiles)]
         self.staged = self._staged()
         self.products = BlockProducts(k, kernel.format, kernel.digits)
-        self.totals = [
-            [[k.f32(0.0) for _ in range(4)] for _ in range(kernel.column_tiles)] for _ in range(kernel.row_tiles)
-        ]  # fmt: skip
-
-    def _warp_place(self) -> tuple[Index, Index]:
-        """Which part of k a warp takes, and its place along n."""
-        kernel, k = self.kernel, self.k
-        if kernel.split == 1:
-            return 0, k.warp
-        return (k.warp, 0) if kernel.warps == 1 else (k.warp // kernel.warps, k.warp % kernel.warps)
+        places = range(self.blocks.column_tiles)
+        self.totals = [[[k.f32(0.0) for _ in range(4)] for _ in places] for _ in range(kernel.row_tiles)]
 
     def _weight_tile(self, i: int) -> WeightTile:
         kernel, k, layout = self.kernel, self.k, self.layout
@@ -233,12 +173,12 @@ class BlockTile:
         first = self.first_row + i * TILE_ROWS if i else self.first_row
         return WeightTile(k, kernel.format, kernel.k, first, kernel.n, base)
 
-    def _staged(self) -> StagedDigits:
+    def _staged(self) -> StagedInt8:
         kernel, k, layout = self.kernel, self.k, self.layout
         threads = kernel.warps * WARP_SIZE
         thread = k.tid.x if kernel.split == 1 else k.tid.x % threads
         base = k.mad(self.part, layout.stages, self.base) if isinstance(self.part, Value) else self.base
-        return StagedDigits(
+        return StagedInt8(
             k, layout.stage, base, kernel.stages, thread, threads, self.first_column, kernel.m, self._first_step * STEP,
             (kernel.split - 1) * kernel.part_steps * STEP, kernel.k,
         )  # fmt: skip
@@ -269,8 +209,7 @@ class BlockTile:
     def _first_loads(self, step: int) -> list[list[list[Value]]]:
         """The loads of a step of the part of k, by tile and fragment, as registers that a loop hands on."""
         k, place = self.k, self._step_inside(self._first_step + step)
-        loaded = [tile.load(place) for tile in self.tiles]
-        return [[[k.variable(value, value.type) for value in one] for one in raw] for raw in loaded]
+        return [kept(k, one) for one in [tile.load(place) for tile in self.tiles]]
 
     def _step_inside(self, step: Index) -> Index:
         """The step, or the last one of the row, which nobody uses there."""
@@ -313,9 +252,7 @@ class BlockTile:
         """Load a step into the registers of one before."""
         if isinstance(step, int) and step >= self.kernel.row_steps:
             return
-        for old, new in zip(raw, tile.load(self._step_inside(step)), strict=True):
-            for variable, value in zip(old, new, strict=True):
-                self.k.assign(variable, value)
+        load_again(self.k, raw, tile.load(self._step_inside(step)))
 
     @contextmanager
     def _when_inside(self, number: Index, step: Index) -> Iterator[None]:
@@ -335,7 +272,7 @@ class BlockTile:
             weights, activations_here = [tile.further(start) for tile in self.tiles], activations.further(start)
             codes = [[tile.codes(block) for tile in weights] for block in blocks]
             scales = [[self.products.scales(tile, block) for tile in weights] for block in blocks]
-            for place in range(self.kernel.column_tiles):
+            for place in range(self.blocks.column_tiles):
                 digits = [activations_here.digits(place, digit) for digit in range(self.kernel.digits)]
                 for number, block in enumerate(blocks):
                     columns = [one[2 * number : 2 * number + 2] for one in digits]
@@ -383,7 +320,7 @@ class BlockTile:
         return place
 
     def _store_rows(self) -> None:
-        kernel, k = self.kernel, self.k
+        kernel, blocks, k = self.kernel, self.blocks, self.k
         row = self.first_row + (k.lane >> 2)
         column = (k.lane & 3) * 2 + self.first_column
         for i, tiles in enumerate(self.totals):
@@ -391,8 +328,5 @@ class BlockTile:
                 for c, total in enumerate(totals):
                     at = row + (i * TILE_ROWS + c // 2 * 8)
                     x = column + (place * COLUMN_TILE + c % 2)
-                    with self._when_below(at, kernel.n, kernel.block_rows), self._when_below(x, kernel.m, kernel.block_columns):
+                    with when_below(k, at, kernel.n, blocks.block_rows), when_below(k, x, kernel.m, blocks.columns):
                         k.store(k.arg.y[x, at], total)
-
-    def _when_below(self, number: Value, count: int, share: int) -> AbstractContextManager[None]:
-        return nullcontext() if count % share == 0 else self.k.when(number < count)

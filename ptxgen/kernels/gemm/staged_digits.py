@@ -72,7 +72,7 @@ class Move:
         return k.when(self.inside) if self.inside is not None else nullcontext()
 
 
-class StagedDigits:
+class StagedInt8:
     """The `stages` stages of the warps that share a part of k: `thread` is a thread's number among their `threads`, `first` the
     first value of the first stage, which is `most` at most. Two stages, of which one is read while the other is filled, lie
     from the byte `base` on; one, if there is but one. Rows of activations start with `row`; rows past the last, `rows` - 1, are

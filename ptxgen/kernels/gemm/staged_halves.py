@@ -57,7 +57,7 @@ class StageLayout:
         return self.scales + self.rows * F32.bytes
 
 
-class StagedHalves:
+class StagedF16:
     """The ring of a block of `threads` threads whose activations start with row `first` of m: `stages` windows, of those from
     the first to below the end that `windows` says, each `stride` bytes after the one before. Rows past the last tile are its
     again, which nobody uses."""

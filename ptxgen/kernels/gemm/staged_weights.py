@@ -14,8 +14,8 @@ from ptxgen.formats.packed import PREFETCH
 from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED
 from ptxgen.kernels.gemm.staged_halves import PIECE
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
-from ptxgen.kernels.joined import MatrixOfBlock
 from ptxgen.kernels.quantize.activation_halves import TILE
+from ptxgen.kernels.segments import MatrixOfBlock
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import U8, U32
 

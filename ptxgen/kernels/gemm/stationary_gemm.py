@@ -5,41 +5,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType
-from ptxgen.dsl.launch_config import EARLY_SM, LaunchConfig
+from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import Element, Index
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import Format
-from ptxgen.kernels.gemm.half_gemm_type import SUM_UNITS
+from ptxgen.kernels.gemm.block_grid import BlockGrid, BlockPlace, added, apart, matrices_of, moved, require_shares
+from ptxgen.kernels.gemm.half_gemm_type import SUM_UNITS, F16GemmType
 from ptxgen.kernels.gemm.half_products import WindowProducts
 from ptxgen.kernels.gemm.held_halves import ABREAST, HeldWindow
-from ptxgen.kernels.gemm.joined_gemm import MULTIPROCESSORS
-from ptxgen.kernels.gemm.sliced_gemm import SlicedBlock, SlicedGemmType, added, apart, moved
 from ptxgen.kernels.gemm.staged_halves import PIECE
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES, StagedWeights, TileLayout
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
-from ptxgen.kernels.gemv.iteration import advance
-from ptxgen.kernels.joined import MatrixOfBlock
+from ptxgen.kernels.gemv.iteration import advance, when_below
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.shape import require
+from ptxgen.kernels.segments import MatrixOfBlock
+from ptxgen.kernels.shape import require, require_room
 from ptxgen.target import FULL_WARP, HOPPER, MAX_THREADS, WARP_SIZE
 from ptxgen.types import F32, U32
-
-MOST_TILES = 16
-"""Tiles of weights of a block that `suited` takes at most."""
-
-MOST_WARPS = 8
-"""Warps of a block that `suited` takes: twice as many have 128 registers each, and were slower."""
 
 MOST_COLUMNS = 32
 """Rows of activations of a block with one part, at most, and half of it with two: a lane holds 68 or 34 registers for 8."""
@@ -50,7 +39,7 @@ SHARE = PIECE * WARP_SIZE
 
 @register(format=IN_PIECES)
 @dataclass(frozen=True)
-class StationaryGemm(SlicedGemmType):
+class StationaryGemm(F16GemmType):
     """Y = X W^T for few rows of activation halves, by f16 tensor cores: activations stay in registers while weights go by.
 
     y: f32[m, n]; w: u8[n, row_bytes]; halves, scales: as pack_halves writes them, `parts` f16 a value. A row of y has the same
@@ -69,6 +58,9 @@ class StationaryGemm(SlicedGemmType):
 
     name_pattern = "stationary_{format}_gemm"
     bit_free = ("row_tiles", "columns", "stages", "resident_threads", "pdl")
+    n2: int = field(default=0, kw_only=True)
+    n3: int = field(default=0, kw_only=True)
+    slices: int = field(default=1, kw_only=True)
     row_tiles: int = field(default=2, kw_only=True)
     columns: int = field(default=8, kw_only=True)
     split: int = field(default=8, kw_only=True)
@@ -81,6 +73,7 @@ class StationaryGemm(SlicedGemmType):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_shares(self, self.n2, self.windows)
         if not self.format.half_bytes:
             known = ", ".join(format.name for format in IN_PIECES)
             raise ArgumentError(
@@ -99,43 +92,13 @@ class StationaryGemm(SlicedGemmType):
             )
         if self.abreast:
             require(self, "m", high=ABREAST)
-        if self.dynamic_shared > HOPPER.max_shared:
-            raise ArgumentError(
-                f"{self.name}: weights and sums of a block would take {self.dynamic_shared} bytes of shared memory, and "
-                f"{HOPPER.max_shared} are allowed; choose a smaller one of stages={self.stages}, row_tiles={self.row_tiles}, "
-                f"split={self.split}, columns={self.columns}"
-            )
-
-    @classmethod
-    def suited(cls, format: Format, *, k: int, n: int, m: int, parts: int) -> StationaryGemm:
-        """A kernel with settings that suit the shape on a GPU with some 130 multiprocessors: a block for each, of eight warps,
-        which have registers enough. More slices of k gain nothing where there are blocks enough with one: measured for 2 to 32
-        rows and the shapes of an 8B on an H200. Parts stand abreast where they can."""
-        columns = min(-(-m // TILE) * TILE, MOST_COLUMNS // parts)
-        windows, tiles = -(-k // WINDOW), -(-n // TILE_ROWS) * -(-m // columns)
-        each = -(-windows // min(windows, max(1, MULTIPROCESSORS // (2 * tiles))))
-        slices = -(-windows // each)  # every slice has a window
-        kernel = cls(
-            format, k=k, n=n, m=m, parts=parts, columns=columns, slices=slices, split=min(each, MOST_WARPS), row_tiles=1,
-            chains=4 if columns == TILE else 1, abreast=parts == 2 and m <= ABREAST, resident_threads=WARP_SIZE * MOST_WARPS,
-        )  # fmt: skip
-        return replace(kernel, row_tiles=min(-(-tiles * slices // MULTIPROCESSORS), MOST_TILES, kernel._fitting()))
+        smaller = "stages", "row_tiles", "split", "columns"
+        require_room(self, "weights and sums of a block", self.dynamic_shared, HOPPER.max_shared, *smaller)
 
     @property
-    def onto(self) -> bool:
-        return self.residual
-
-    @property
-    def least_sm(self) -> int:
-        return EARLY_SM if self.pdl else 80
-
-    def early(self) -> KernelType:
-        return replace(self, pdl=True)
-
-    @property
-    def block_rows(self) -> int:
-        """Rows of weights of a block."""
-        return TILE_ROWS * self.row_tiles
+    def blocks(self) -> BlockGrid:
+        matrices, rows = matrices_of(self.n, self.n2, self.n3), TILE_ROWS * self.row_tiles
+        return BlockGrid(self.m, self.k, matrices, rows, self.columns, self.slices, self.abreast)
 
     @property
     def tile(self) -> TileLayout:
@@ -145,80 +108,54 @@ class StationaryGemm(SlicedGemmType):
     @property
     def dynamic_shared(self) -> int:
         """Bytes of shared memory of a block: the rings of its warps, then their sums."""
-        return self.split * (self.stages * self.tile.bytes + self.sums * WARP_SIZE * 4 * F32.bytes)
+        return self.split * (self.stages * self.tile.bytes + self.blocks.sums * SHARE)
 
     @property
     def chain(self) -> int:
         """The products of a window, those of low registers too, and the sums that they go to; a product of scales and an fma
-        for the minima, an fma of the window; the sums of windows, of warps, of parts that stand
-        abreast and of blocks that share k."""
+        for the minima, an fma of the window; the sums of windows, of warps, of parts that stand abreast and of blocks that
+        share k."""
         products = WINDOW * (self.parts + 1) + STEPS * self.parts
-        windows = -(-self.slice_windows // self.split)
+        windows = -(-self.blocks.slice_windows // self.split)
         return SUM_UNITS * products + self.chains - 1 + 4 + windows + self.split + self.slices + self.abreast
 
-    def with_residual(self) -> KernelType | None:
-        return None if self.residual else replace(self, residual=True)
-
-    def joined(self, others: Sequence[KernelType]) -> KernelType | None:
-        """With this one's split and slices, and blocks of as many rows of weights as fill a GPU."""
-        wide = self.beside(others)
-        if wide is None:
-            return None
-        tiles = sum(-(-n // TILE_ROWS) for n in wide.matrices) * self.column_blocks * self.slices
-        row_tiles = min(max(self.row_tiles, -(-tiles // MULTIPROCESSORS)), MOST_TILES, self._fitting())
-        return replace(wide, row_tiles=row_tiles)
-
-    def _fitting(self) -> int:
+    @property
+    def most_row_tiles(self) -> int:
         """The most tiles of weights of a block whose sums have room beside its rings."""
         rings = self.stages * self.tile.bytes
-        return (HOPPER.max_shared // self.split - rings) // (self.column_tiles * WARP_SIZE * 4 * F32.bytes)
+        return (HOPPER.max_shared // self.split - rings) // (self.blocks.column_tiles * SHARE)
 
     def launch(self) -> LaunchConfig:
         """A block that starts early takes more than half of a multiprocessor's shared memory: else some would get two while
         others, where the kernels before still run, get none."""
         threads = WARP_SIZE * self.split
-        return LaunchConfig(
-            grid=self.groups * self.slices, block=threads, resident=max(1, self.resident_threads // threads), early=self.pdl,
-            dynamic_shared=max(self.dynamic_shared, HOPPER.max_shared // 2 + 1) if self.pdl else self.dynamic_shared,
-        )  # fmt: skip
+        shared = max(self.dynamic_shared, HOPPER.max_shared // 2 + 1) if self.pdl else self.dynamic_shared
+        resident = max(1, self.resident_threads // threads)
+        return LaunchConfig(self.blocks.groups * self.slices, threads, resident, early=self.pdl, dynamic_shared=shared)
 
     def emit(self, k: KernelBuilder) -> None:
         block = StationaryTile(self, k)
         block.add_products()
         block.store()
 
-    def _rows_of_columns(self) -> NDArray[np.int64]:
-        return np.arange(TILE) % ABREAST if self.abreast else super()._rows_of_columns()
-
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[StationaryGemm]:
+        narrow = {"resident_threads": 256, **fixed}
         if fixed["format"].name == "Q4_K":
-            yield cls(m=3, k=1280, n=35, n2=9, n3=64, split=2, slices=2, chains=3, resident_threads=256, **fixed)
-            yield cls(
-                m=9,
-                k=768,
-                n=65,
-                parts=1,
-                columns=16,
-                row_tiles=3,
-                split=3,
-                stages=2,
-                resident_threads=256,
-                residual=True,
-                **fixed,
-            )
+            yield cls(m=3, k=1280, n=35, n2=9, n3=64, split=2, slices=2, chains=3, **narrow)
+            yield cls(m=9, k=768, n=65, parts=1, columns=16, row_tiles=3, split=3, stages=2, residual=True, **narrow)
         else:
-            yield cls(m=1, k=512, n=17, row_tiles=1, split=2, resident_threads=256, **fixed)
-        yield cls(m=3, k=768, n=33, row_tiles=2, split=2, slices=2, abreast=True, resident_threads=256, **fixed)
+            yield cls(m=1, k=512, n=17, row_tiles=1, split=2, **narrow)
+        yield cls(m=3, k=768, n=33, row_tiles=2, split=2, slices=2, abreast=True, **narrow)
 
 
 class StationaryTile:
     """What a block of threads holds: which rows of both matrices it takes, and which part of k."""
 
     def __init__(self, kernel: StationaryGemm, k: KernelBuilder) -> None:
-        self.kernel, self.k = kernel, k
-        self.place = SlicedBlock(kernel, k)
-        self.matrix = MatrixOfBlock(kernel, k, self.place.rows, at_once=("w", "y"))
+        self.kernel, self.blocks, self.k = kernel, kernel.blocks, k
+        self.place = BlockPlace(self.blocks, k)
+        self.matrix = MatrixOfBlock(self.blocks, k, self.place.rows, at_once=("w", "y"))
         self.first_row = self.matrix.first_row
         self.part: Index = k.warp if kernel.split > 1 else 0
         self.weights = StagedWeights(k, kernel.tile, kernel.format.row_bytes(kernel.k), self.matrix)
@@ -226,7 +163,7 @@ class StationaryTile:
         ring, shared = kernel.stages * kernel.tile.bytes, k.symbol_address(k.dynamic_shared(U32).name)
         self.ring = moved(k, shared, self.part, ring)
         self.all_sums = shared + k.lane * PIECE + kernel.split * ring
-        self.sums = moved(k, self.all_sums, self.part, kernel.sums * SHARE)
+        self.sums = moved(k, self.all_sums, self.part, self.blocks.sums * SHARE)
 
     def add_products(self) -> None:
         """Add the products of the warp's windows to its sums: of each window those of all tiles of weights."""
@@ -239,18 +176,18 @@ class StationaryTile:
         if kernel.pdl:
             k.griddepcontrol(action="wait")
             k.griddepcontrol(action="launch_dependents")
-        for number in range(kernel.sums):
+        for number in range(self.blocks.sums):
             k.store(self._sums_at(number), [self.zero] * 4)
         for window in k.strided(first, end, step=kernel.split):
-            held = HeldWindow(kernel, k, self.place.column, window, abreast=kernel.abreast)
-            for offset in k.strided(0, kernel.sums * SHARE, step=kernel.column_tiles * SHARE):
+            held = HeldWindow(kernel, k, self.place.column, window)
+            for offset in k.strided(0, self.blocks.sums * SHARE, step=self.blocks.column_tiles * SHARE):
                 self._add_tile(self.sums + offset, ring.take(), held)
 
     def _add_tile(self, sums: Value, raw: Sequence[Sequence[Value]], held: HeldWindow) -> None:
         """Add the products of a tile of weights to the sums that lie there."""
         kernel, k = self.kernel, self.k
         first, second = (kernel.format.unpack_halves(k, words, self.weights.lane) for words in raw)
-        products = WindowProducts(k, kernel.column_tiles, kernel.parts > 1, kernel.chains, self.zero)
+        products = WindowProducts(k, self.blocks.column_tiles, kernel.parts > 1, kernel.chains, self.zero)
         (of_tile,) = products.sums([(first, second)], held)
         for place, four in enumerate(of_tile):
             at = Element("shared", sums.register, place * SHARE, F32)
@@ -266,18 +203,18 @@ class StationaryTile:
         kernel, k = self.kernel, self.k
         k.barrier()
         if kernel.slices == 1:
-            for number in k.strided(self.part, kernel.sums, step=kernel.split):
+            for number in k.strided(self.part, self.blocks.sums, step=kernel.split):
                 self._store_sums(number, self._of_block(number))
             return
-        for number in k.strided(self.part, kernel.sums, step=kernel.split):
+        for number in k.strided(self.part, self.blocks.sums, step=kernel.split):
             self.place.leave(number, self._of_block(number))
         with k.when(self.place.is_last()):
-            for number in k.strided(self.part, kernel.sums, step=kernel.split):
+            for number in k.strided(self.part, self.blocks.sums, step=kernel.split):
                 self._store_sums(number, self.place.of_all(number))
 
     def _of_block(self, number: Value) -> list[Value]:
         """The sums of this number of all warps, in their order; then those of both parts, where they stand abreast."""
-        k, of_warp = self.k, self.kernel.sums * SHARE
+        k, of_warp = self.k, self.blocks.sums * SHARE
         at = k.mad(number, SHARE, self.all_sums)
         four = added(k.load_vector(Element("shared", at.register, part * of_warp, F32), 4) for part in range(self.kernel.split))
         return [one + k.shuffle_xor(one, 2) for one in four] if self.kernel.abreast else four
@@ -286,26 +223,21 @@ class StationaryTile:
         """Write the four sums of this number, or what they come to with what was there: of rows r and r + 8 of a tile of
         weights, and of rows 2 t and 2 t + 1 of a tile of activations."""
         kernel, k = self.kernel, self.k
-        tile, place = apart(number, kernel.column_tiles)
+        tile, place = apart(number, self.blocks.column_tiles)
         row = self.first_row + tile * TILE_ROWS + (k.lane >> 2)
         x = moved(k, (k.lane & 3) * 2 + place * TILE, self.place.column, kernel.columns)
         targets = [(x + u if u else x, row + half if half else row) for half, u in product((0, 8), (0, 1))]
-        held = [k.f32(0.0) for _ in targets] if kernel.onto else []
-        for before, (x, row) in zip(held, targets, strict=False):
-            with self._when_inside(x, row) as target:
-                k.assign(before, k.load(target))
-        for c, (x, row) in enumerate(targets):
-            with self._when_inside(x, row) as target:
-                k.store(target, held[c] + four[c] if held else four[c])
+        zeros = [k.f32(0.0) if kernel.residual else None for _ in targets]
+        held = [kernel.epilogue.load(k, partial(self._when_inside, *at), zero) for at, zero in zip(targets, zeros, strict=True)]
+        for at, before, sum in zip(targets, held, four, strict=True):
+            with self._when_inside(*at) as element:
+                k.store(element, kernel.epilogue.value(before, sum))
 
     @contextmanager
     def _when_inside(self, x: Value, row: Value) -> Iterator[Element]:
         """The threads whose result there is, and its place."""
         kernel, k = self.kernel, self.k
-        with (
-            nullcontext() if self.matrix.whole else k.when(row < self.matrix.n),
-            nullcontext() if kernel.m % kernel.columns == 0 else k.when(x < kernel.m),
-        ):
+        with nullcontext() if self.matrix.whole else k.when(row < self.matrix.n), when_below(k, x, kernel.m, kernel.columns):
             yield self.matrix.array("y")[k.mad(x, self.matrix.n, row)]
 
 

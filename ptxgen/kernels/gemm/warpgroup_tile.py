@@ -3,25 +3,27 @@ and in which order sums are added."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
-from ptxgen.formats.half_weights import HalfMinima, HalfWeights, Pair
-from ptxgen.kernels.gemm.sliced_gemm import SlicedBlock
-from ptxgen.kernels.gemm.staged_halves import StagedHalves
-from ptxgen.kernels.gemm.staged_weights import StagedWeights
-from ptxgen.kernels.gemv.iteration import advance
-from ptxgen.kernels.joined import MatrixOfBlock
+from ptxgen.formats import Format
+from ptxgen.formats.half_weights import HalfMinima, HalfWeights
+from ptxgen.kernels.gemm.block_grid import BlockPlace
+from ptxgen.kernels.gemm.half_gemm_type import F16GemmType
+from ptxgen.kernels.gemm.half_products import operand
+from ptxgen.kernels.gemm.staged_halves import StagedF16, StageLayout
+from ptxgen.kernels.gemm.staged_weights import StagedWeights, TileLayout
+from ptxgen.kernels.gemv.iteration import advance, kept, load_again, when_below
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE
+from ptxgen.kernels.segments import MatrixOfBlock
 from ptxgen.target import WARPGROUP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.kernels.gemm.wgmma_gemm import WgmmaGemm
 
 GROUP_ROWS: Final = 64
 """Rows of weights of a product."""
@@ -33,6 +35,44 @@ Unpacked = Sequence[tuple[int, Sequence[Value], Sequence[Value] | None]]
 """Steps by number, as left operands: the integers, and what they lack."""
 
 
+@dataclass(frozen=True)
+class WarpgroupBlock:
+    """A block of threads: the fields of WgmmaGemm that describe it, and what it has in shared memory."""
+
+    format: Format
+    parts: int
+    warpgroups: int
+    columns: int
+    stages: int
+    unpacked: int
+    staged: bool
+
+    @property
+    def rows(self) -> int:
+        """Rows of weights."""
+        return GROUP_ROWS * self.warpgroups
+
+    @property
+    def layout(self) -> StageLayout:
+        """A window of activations in shared memory."""
+        return StageLayout(self.columns, self.parts)
+
+    @property
+    def tile(self) -> TileLayout:
+        """A window of 16 rows of weights in shared memory."""
+        return TileLayout(self.format)
+
+    @property
+    def stage_bytes(self) -> int:
+        """Of a window of activations, and of weights if they are staged."""
+        return self.layout.bytes + (self.rows // WARP_ROWS * self.tile.bytes if self.staged else 0)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of shared memory."""
+        return self.stages * self.stage_bytes
+
+
 class WarpgroupTile:
     """What a block of threads holds: which rows of both matrices it takes, and the sums of each lane.
 
@@ -41,61 +81,58 @@ class WarpgroupTile:
     first half and the second the block meets: the next window has come, and the one before may be overwritten. Warpgroups
     may be apart by as much, so that some multiply while others scale their sums."""
 
-    def __init__(self, kernel: WgmmaGemm, k: KernelBuilder) -> None:
-        self.kernel = kernel
-        self.k = k
-        self.place = SlicedBlock(kernel, k)
-        self.first_column: Index = self.place.column * kernel.columns
-        self.matrix = MatrixOfBlock(kernel, k, self.place.rows)
+    def __init__(self, kernel: F16GemmType, block: WarpgroupBlock, k: KernelBuilder) -> None:
+        self.kernel, self.block, self.blocks, self.k = kernel, block, kernel.blocks, k
+        self.place = BlockPlace(self.blocks, k)
+        self.first_column: Index = self.place.column * block.columns
+        self.matrix = MatrixOfBlock(self.blocks, k, self.place.rows)
         self.first_row: Value = self.matrix.first_row + k.warp * WARP_ROWS
         self.first, self.end = self.place.windows()
         self.weights = self._weights()
-        threads = WARPGROUP_SIZE * kernel.warpgroups
-        self.staged = StagedHalves(
-            k, kernel.layout, kernel.stages, threads, self.first_column, kernel.m, (self.first, self.end), kernel.stage_bytes
-        )  # fmt: skip
-        self.totals = [k.f32(0.0) for _ in range(kernel.columns // 2)]
-        self.sums = [k.f32(0.0) for _ in range(kernel.columns // 2)]
+        threads, windows = WARPGROUP_SIZE * block.warpgroups, (self.first, self.end)
+        self.staged = StagedF16(k, block.layout, block.stages, threads, self.first_column, kernel.m, windows, block.stage_bytes)
+        self.totals = [k.f32(0.0) for _ in range(block.columns // 2)]
+        self.sums = [k.f32(0.0) for _ in range(block.columns // 2)]
         self.minimum_scales = [k.f32(0.0) for _ in (0, 8)]
         # Zeros that the assembler does not know. It does without overlapping products where one register is two operands of
         # theirs, or a copy of one.
         self.zeros = [k.ctaid.y, k.ctaid.z]
 
     def _weights(self) -> _CopiedWeights | _LoadedWeights:
-        return _CopiedWeights(self) if self.kernel.staged else _LoadedWeights(self)
+        return _CopiedWeights(self) if self.block.staged else _LoadedWeights(self)
 
     def add_rows(self) -> None:
         """Add the products of all windows of the slice."""
-        kernel, k, weights = self.kernel, self.k, self.weights
+        kernel, block, k, weights = self.kernel, self.block, self.k, self.weights
         weights.begin()
-        early = weights.of_first() if kernel.pdl and not kernel.staged else None
+        early = weights.of_first() if kernel.pdl and not block.staged else None
         if kernel.pdl:
             k.griddepcontrol(action="wait")
             k.griddepcontrol(action="launch_dependents")
         self.staged.begin()
-        if not kernel.pdl and not kernel.staged:
+        if not kernel.pdl and not block.staged:
             early = weights.of_first()
         self.has_minima = kernel.format.minimum is not None
         if self.has_minima:
             self.staged.forget_before()
-        if kernel.stages > 2:
-            self.staged.arrive(kernel.stages - 2)
+        if block.stages > 2:
+            self.staged.arrive(block.stages - 2)
         elif self.has_minima:
             k.barrier()
-        self.raw = [[k.variable(value, value.type) for value in raw] for raw in early or weights.of_first()]
+        self.raw = kept(k, early or weights.of_first())
         for window in k.strided(self.first, self.end):
             self._add_window(window)
         self._end_minima()
 
     def _add_window(self, window: Value) -> None:
-        kernel, k, staged = self.kernel, self.k, self.staged
-        weights = [kernel.format.unpack_halves(k, raw, self.weights.lane) for raw in self.raw]
+        block, k, staged = self.block, self.k, self.staged
+        weights = [block.format.unpack_halves(k, raw, self.weights.lane) for raw in self.raw]
         order = weights[0].order
-        sets = [order[i : i + kernel.unpacked] for i in range(0, STEPS, kernel.unpacked)]
+        sets = [order[i : i + block.unpacked] for i in range(0, STEPS, block.unpacked)]
         unpacked = self._unpack(weights, sets[0])
         self._end_minima()
         # With two stages nothing is left to copy to before the window before has been multiplied everywhere.
-        meeting = -1 if kernel.stages == 2 else len(sets) // 2 - 1
+        meeting = -1 if block.stages == 2 else len(sets) // 2 - 1
         if meeting < 0:
             staged.arrive(0)
         portions = iter(_shares(staged.pieces, len(sets) - 1 - max(meeting, 0)))
@@ -103,7 +140,7 @@ class WarpgroupTile:
         for number in range(len(sets)):
             self._multiply(unpacked, descriptor, first=number == 0)
             if number == meeting:
-                staged.arrive(kernel.stages - 3)
+                staged.arrive(block.stages - 3)
             elif number > meeting and number > 0:
                 staged.copy(next(portions), window)
             if number + 1 < len(sets):
@@ -114,18 +151,12 @@ class WarpgroupTile:
         k.cp_async_commit_group()
         scales = [one.scales[0] for one in weights]
         minima = [one.minima for one in weights if one.minima is not None]
-        self._load_next(window)
+        load_again(k, self.raw, self.weights.after(window))
         k.wgmma_wait_group(0)
         self._add(scales, staged.here + staged.reads)
         if minima:
             self._begin_minima(minima, descriptor)
         staged.turn()
-
-    def _load_next(self, window: Value) -> None:
-        """What is to be unpacked in the next window; of the last one again after it, which nobody uses."""
-        for old, new in zip(self.raw, self.weights.after(window), strict=True):
-            for variable, value in zip(old, new, strict=True):
-                self.k.assign(variable, value)
 
     def _unpack(self, weights: Sequence[HalfWeights], numbers: Iterable[int]) -> Unpacked:
         """The operands of these steps. What integers lack counts where activations have two parts."""
@@ -133,8 +164,8 @@ class WarpgroupTile:
         for number in numbers:
             steps = [one.step(number) for one in weights]
             lows = [step.low for step in steps if step.low is not None]
-            low = _operand(lows) if lows and self.kernel.parts > 1 else None
-            operands.append((number, _operand([step.high for step in steps]), low))
+            low = operand(lows) if lows and self.kernel.parts > 1 else None
+            operands.append((number, operand([step.high for step in steps]), low))
         return operands
 
     def _multiply(self, unpacked: Unpacked, descriptor: Value, *, first: bool) -> None:
@@ -142,9 +173,9 @@ class WarpgroupTile:
         k = self.k
         k.wgmma_fence()
         for number, high, low in unpacked:
-            for operand, part in ((high, 0), (low, 0), (high, 1)):
-                if operand is not None and part < self.kernel.parts:
-                    k.wgmma(self.sums, operand, self._moved(descriptor, number, part), accumulate=not first)
+            for left, part in ((high, 0), (low, 0), (high, 1)):
+                if left is not None and part < self.kernel.parts:
+                    k.wgmma(self.sums, left, self._moved(descriptor, number, part), accumulate=not first)
                     first = False
         k.wgmma_commit_group()
 
@@ -173,7 +204,7 @@ class WarpgroupTile:
     def _add(self, scales: Sequence[Value], place: Value) -> None:
         """Add scale times scale times sum to the totals; scales of rows r and r + 8, and of the activations that lie there."""
         k = self.k
-        for tile in range(self.kernel.columns // TILE):
+        for tile in range(self.block.columns // TILE):
             xs = self.staged.scales(place, tile)
             for c in range(4):
                 total = self.totals[4 * tile + c]
@@ -181,12 +212,12 @@ class WarpgroupTile:
 
     def store(self) -> None:
         """Write the totals, those of all slices together, that are inside the result."""
-        kernel, k, place = self.kernel, self.k, self.place
-        if kernel.slices == 1:
+        k, place = self.k, self.place
+        if self.blocks.slices == 1:
             self._store_totals()
             return
         fours = [self.totals[i : i + 4] for i in range(0, len(self.totals), 4)]
-        first = k.warp * kernel.column_tiles
+        first = k.warp * self.blocks.column_tiles
         for tile, four in enumerate(fours):
             place.leave(first + tile, four)
         with k.when(place.is_last()):
@@ -201,32 +232,37 @@ class WarpgroupTile:
         first = (k.lane & 3) * 2 + self.first_column
         row = self.first_row + (k.lane >> 2)
         self.y = matrix.array("y")
-        for half in (0, 1):
-            below = row + 8 * half if half else row
+        for half in (0, 8):
+            below = row + half if half else row
             with nullcontext() if matrix.whole else k.when(below < matrix.n):
-                held = self._held(row + 8 * half, first, half) if kernel.onto else {}
-                for number, total in enumerate(self.totals):
-                    if number % 4 // 2 == half:
-                        x = first + (number // 4 * TILE + number % 2)
-                        with self._when_below(x, kernel.m, kernel.columns):
-                            added = held[number] + total if held else total
-                            k.store(self._result(x, row + 8 * half if half else row), added)
+                numbers = [number for number in range(len(self.totals)) if number % 4 // 2 * 8 == half]
+                held = self._held(row, half, first, numbers) if kernel.residual else {}
+                for number in numbers:
+                    with self._when_inside(first, number) as x:
+                        value = kernel.epilogue.value(held.get(number), self.totals[number])
+                        k.store(self._result(x, row + half if half else row), value)
 
-    def _held(self, row: Value, first: Value, half: int) -> dict[int, Value]:
-        """What y holds where the totals of this half go, by their numbers: under way all at once."""
-        kernel, k = self.kernel, self.k
-        held = {number: k.f32(0.0) for number in range(len(self.totals)) if number % 4 // 2 == half}
-        for number, value in held.items():
-            x = first + (number // 4 * TILE + number % 2)
-            with self._when_below(x, kernel.m, kernel.columns):
-                k.assign(value, k.load(self._result(x, row)))
-        return held
+    def _held(self, row: Value, half: int, first: Value, numbers: Sequence[int]) -> dict[int, Value | None]:
+        """What y holds where the totals of these numbers go: under way all at once."""
+        k, row = self.k, row + half
+        zeros = {number: k.f32(0.0) for number in numbers}
+
+        @contextmanager
+        def place(number: int) -> Iterator[Element]:
+            with self._when_inside(first, number) as x:
+                yield self._result(x, row)
+
+        return {number: self.kernel.epilogue.load(k, partial(place, number), zero) for number, zero in zeros.items()}
 
     def _result(self, x: Value, row: Value) -> Element:
         return self.y[x * self.matrix.n + row]
 
-    def _when_below(self, number: Value, count: int, share: int) -> AbstractContextManager[None]:
-        return nullcontext() if count % share == 0 else self.k.when(number < count)
+    @contextmanager
+    def _when_inside(self, first: Value, number: int) -> Iterator[Value]:
+        """The threads whose total of this number is inside, and its row of activations; the first total has `first`."""
+        x = first + (number // 4 * TILE + number % 2)
+        with when_below(self.k, x, self.kernel.m, self.block.columns):
+            yield x
 
 
 class _LoadedWeights:
@@ -268,22 +304,22 @@ class _CopiedWeights:
 
     def __init__(self, block: WarpgroupTile) -> None:
         self.block, self.k, self.kernel = block, block.k, block.kernel
-        k, kernel = self.k, self.kernel
+        k, kernel, shape = self.k, self.kernel, block.block
         self._row_bytes = kernel.format.row_bytes(kernel.k)
-        self._staged = StagedWeights(k, kernel.tile, self._row_bytes, block.matrix)
+        self._staged = StagedWeights(k, shape.tile, self._row_bytes, block.matrix)
         self._tile = block.matrix.array("w").at(block.first_row * self._row_bytes)
-        self._behind = k.mad(k.warp, kernel.tile.bytes, kernel.layout.bytes)
+        self._behind = k.mad(k.warp, shape.tile.bytes, shape.layout.bytes)
         self.lane = self._staged.lane
 
     def begin(self) -> None:
         """Begin to copy the first windows, all that have stages but one."""
         first = self.block.first
-        for number in range(self.kernel.stages - 1):
+        for number in range(self.block.block.stages - 1):
             self._copy(first + number if number else first, self.block.staged.place(number))
 
     def copy(self, window: Value) -> None:
         """Begin to copy what comes where the window before this one was."""
-        self._copy(window + (self.kernel.stages - 1), self.block.staged.before)
+        self._copy(window + (self.block.block.stages - 1), self.block.staged.before)
 
     def _copy(self, window: Index, stage: Value) -> None:
         staged = self.block.staged
@@ -300,12 +336,6 @@ class _CopiedWeights:
         staged, k = self.block.staged, self.k
         stage = k.select(window + 1 < self.block.end, staged.following(), staged.here)
         return self._staged.words(stage + self._behind)
-
-
-def _operand(pairs: Sequence[Pair]) -> list[Value]:
-    """The left operand of a product from those of rows r and r + 8."""
-    (first, second), (third, fourth) = pairs
-    return [first, third, second, fourth]
 
 
 def _shares(count: int, parts: int) -> list[range]:

@@ -76,10 +76,8 @@ class WeightTile:
         self._part: Value = place // sharing if sharing > 1 else place
         self._column: Index = place % sharing * format.packed_width if sharing > 1 else 0
         self._first_value = self._part * (format.packed_depth * format.columns) + self._column
-        self._rows = [
-            k.arg.w.at(k.min(first + (row + at if at else row), rows - 1), 0)
-            for at in range(0, TILE_ROWS, WARP_SIZE // of_row)
-        ]  # fmt: skip
+        numbers = (first + (row + at if at else row) for at in range(0, TILE_ROWS, WARP_SIZE // of_row))
+        self._rows = [k.arg.w.at(k.min(number, rows - 1), 0) for number in numbers]
         self._put_codes = k.mad(row, self.layout.row_bytes, base) + self._first_value
         self._between = WARP_SIZE // of_row
         self._put_row, self._base = row, base

@@ -15,7 +15,7 @@ from ptxgen.formats import FORMATS
 from ptxgen.formats.format import LaneAddress
 from ptxgen.kernels.gemv.dot import Dot, LaneDot, Reader
 from ptxgen.kernels.gemv.gemv_type import model_cases
-from ptxgen.kernels.gemv.iteration import IterationSpace, Lane, Part, advance
+from ptxgen.kernels.gemv.iteration import IterationSpace, Part, advance
 from ptxgen.kernels.gemv.warp_row import WarpRowGemv
 from ptxgen.kernels.registry import register
 from ptxgen.target import WARP_SIZE
@@ -30,39 +30,6 @@ TOGETHER = WARP_SIZE // WORDS
 """Headers that a warp loads at once."""
 
 RESIDENT = 6
-
-
-@register(format=[format for format in FORMATS.values() if format.header_bytes == HEADER])
-@dataclass(frozen=True)
-class CoalescedGemv(WarpRowGemv):
-    """y = W x, coalesced: one warp a row; a lane loads one word of scales, which shuffles hand to the others.
-
-    y: f32[n]; w: u8[n, row_bytes], rows of k quantised values, whose blocks start with a header of 16 bytes; x: f32[k]."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.format.header_bytes != HEADER:
-            names = ", ".join(format.name for format in FORMATS.values() if format.header_bytes == HEADER)
-            raise ArgumentError(
-                f"{self.name}: blocks must start with a header of {HEADER} bytes, as those of {names} do; {self.format} has "
-                f"{self.format.header_bytes or 'none'}"
-            )
-
-    name_pattern = "coalesced_{format}_gemv"
-
-    resident = RESIDENT
-
-    @property
-    def dot(self) -> Dot:
-        space = IterationSpace(self.format, self.k)
-        return Dot(space, pass_values=TOGETHER * space.lane_values)
-
-    def lane_dot(self, k: KernelBuilder, lane: Lane, row: GlobalArray, x: Part) -> LaneDot[Part]:
-        return _ShuffledHeaders(k, self.dot, lane, [row], [x])
-
-    @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[CoalescedGemv]:
-        return model_cases(cls, fixed, (4096, 11), (256, 1), (1536, 13), (18944, 3))
 
 
 class _ShuffledHeaders(LaneDot[Part]):
@@ -88,3 +55,33 @@ class _KnownHeader(LaneAddress):
 
     def header(self, k: KernelBuilder, words: int) -> Sequence[Value]:
         return self.words[:words]
+
+
+@register(format=[format for format in FORMATS.values() if format.header_bytes == HEADER])
+@dataclass(frozen=True)
+class CoalescedGemv(WarpRowGemv):
+    """y = W x, coalesced: one warp a row; a lane loads one word of scales, which shuffles hand to the others.
+
+    y: f32[n]; w: u8[n, row_bytes], rows of k quantised values, whose blocks start with a header of 16 bytes; x: f32[k]."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.format.header_bytes != HEADER:
+            names = ", ".join(format.name for format in FORMATS.values() if format.header_bytes == HEADER)
+            raise ArgumentError(
+                f"{self.name}: blocks must start with a header of {HEADER} bytes, as those of {names} do; {self.format} has "
+                f"{self.format.header_bytes or 'none'}"
+            )
+
+    name_pattern = "coalesced_{format}_gemv"
+    lane_dot = _ShuffledHeaders
+    resident = RESIDENT
+
+    @property
+    def dot(self) -> Dot:
+        space = IterationSpace(self.format, self.k)
+        return Dot(space, pass_values=TOGETHER * space.lane_values)
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[CoalescedGemv]:
+        return model_cases(cls, fixed, (4096, 11), (256, 1), (1536, 13), (18944, 3))

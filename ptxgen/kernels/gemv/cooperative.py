@@ -4,7 +4,6 @@ activations, and the sums of the warps are added in shared memory. wide.py, mwv.
 from __future__ import annotations
 
 from abc import abstractmethod
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
 from ptxgen.kernels.gemv.gemv_type import GemvType
-from ptxgen.kernels.gemv.iteration import IterationSpace
+from ptxgen.kernels.gemv.iteration import IterationSpace, when_below
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
@@ -28,6 +27,8 @@ class CooperativeGemv(GemvType):
 
     pass_values: ClassVar[int] = 32
     sums: ClassVar[int] = 2
+    read_only: ClassVar[bool] = True
+    """Whether weights are read by loads for what no launch writes meanwhile."""
 
     @property
     @abstractmethod
@@ -68,15 +69,11 @@ class CooperativeGemv(GemvType):
         grid = (blocks, -(-self.batch[0] // self.vectors)) if self.batch else blocks
         return LaunchConfig(grid=grid, block=self.warps * WARP_SIZE, resident=self.resident)
 
-    def weights(self, k: KernelBuilder) -> GlobalArray:
-        """The weights, with the kind of load that the strategy reads them by."""
-        weights: GlobalArray = k.arg.w.read_only()
-        return weights
-
     def emit(self, k: KernelBuilder) -> None:
         lane = self.dot.space.lane(k)
         first = k.ctaid.x * self.rows
-        rows = [lane.in_row(self.weights(k).at(_inside(k, first, i, self.n, self.rows), 0)) for i in range(self.rows)]
+        weights = k.arg.w.read_only() if self.read_only else k.arg.w
+        rows = [lane.in_row(weights.at(_inside(k, first, i, self.n, self.rows), 0)) for i in range(self.rows)]
         vectors = [lane.in_vector(self._vector(k, i)) for i in range(self.vectors)]
         lanes = LaneDot(k, self.dot, lane, rows, vectors).total()
         sums = [k.warp_sum(sum) for row in lanes for sum in row]
@@ -115,23 +112,19 @@ class CooperativeGemv(GemvType):
         """Store sum number `number` of the block, unless its row or its vector is past the end."""
         row, vector = (number // self.vectors, number % self.vectors) if self.vectors > 1 else (number, 0)
         row = k.ctaid.x * self.rows + row
-        with _when_inside(k, row, self.n, self.rows):
+        with when_below(k, row, self.n, self.rows):
             if not self.batch:
                 k.store(k.arg.y[row], sum)
                 return
-            if self.batch[0] > self.vectors:
-                vector = k.ctaid.y * self.vectors + vector
-                with _when_inside(k, vector, self.batch[0], self.vectors):
-                    k.store(k.arg.y[vector, row], sum)
-            else:
+            if self.batch[0] <= self.vectors:
                 k.store(k.arg.y[vector, row], sum)
+                return
+            number = k.ctaid.y * self.vectors + vector
+            with when_below(k, number, self.batch[0], self.vectors):
+                k.store(k.arg.y[number, row], sum)
 
 
 def _inside(k: KernelBuilder, first: Value, i: int, count: int, share: int) -> Value:
     """Number first + i, or the last of `count` if that is past the end, which can be where a share is not whole."""
     number = first + i if i else first
     return number if count % share == 0 else k.min(number, count - 1)
-
-
-def _when_inside(k: KernelBuilder, number: Value, count: int, share: int) -> AbstractContextManager[None]:
-    return nullcontext() if count % share == 0 else k.when(number < count)

@@ -11,16 +11,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, REPACKED, Format, RepackedFormat, find
-from ptxgen.kernels.accuracy import OUTLIER, gamma, with_outlier
+from ptxgen.kernels.accuracy import gamma, product_errors
 from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, quantize, values
 from ptxgen.kernels.shape import require
 
-G = TypeVar("G", bound="DigitGemvType")
+G = TypeVar("G", bound="Int8GemvType")
 
 PACKED: dict[str, Format] = {format.id: format for format in FORMATS.values() if format.packed_width}
 """The formats of files with packed codes by what kernel names start with."""
@@ -40,9 +39,6 @@ THIRD_DIGIT_ROUNDINGS = 2
 # and without (Q6_K, whose scales are finer than a block, and Q8_0, whose codes have all 8 bits).
 SAMPLED_WITH_THREE = ("Q4_K", "Q4_1", "Q6_K", "Q8_0")
 
-# Rows of the matrix that `accuracy` measures on.
-MEASURED_ROWS = 64
-
 
 def runs(format: Format) -> int:
     """The most runs of a fragment that are added, with or without a minimum: those of neighbours with one scale."""
@@ -57,7 +53,7 @@ def relative_bound(chain: int, digits: int) -> float:
 
 
 @dataclass(frozen=True)
-class DigitGemvType(GemvType):
+class Int8GemvType(GemvType):
     """y = W x on activation digits (see kernels/quantize). y: f32[n]; w: u8[n, row_bytes], rows of k quantised values;
     digits: s8[1, digits, k], scales: f32[1, k / 32] and sums: s32[1, k / 32] stand for x: q8_quantize makes them for
     `digits=1`, q16_quantize for 2, q24_quantize for 3."""
@@ -90,9 +86,6 @@ class DigitGemvType(GemvType):
         """See `runs`."""
         return runs(self.format)
 
-    def batched(self, m: int) -> tuple[KernelType, ...]:
-        return ()
-
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
         """gamma(chain) * sum (|w_i| + 2 M) |x_i|, where M is the largest minimum a block can have: sums of codes and of
         minima are exact integers, so only their combination in f32 rounds."""
@@ -115,25 +108,13 @@ class DigitGemvType(GemvType):
         return inputs | quantize(inputs.pop("x").reshape(-1, self.k), self.digits)._asdict()
 
     def accuracy(self, rng: np.random.Generator) -> dict[str, float]:
-        """The root mean square error of y against f32 activations, relative to that of y: for normal activations, and with one
-        channel at OUTLIER times their root mean square. What a kernel rounds beyond its reference is in `tolerance`."""
-        weights = self.format.dequantize(self.format.random_blocks(rng, MEASURED_ROWS, self.k)).astype("f8")
-        errors = {}
-        for situation, channel in (("normal activations", 1.0), (f"one channel at {OUTLIER:g} x rms", OUTLIER)):
-            x = with_outlier(rng, 1, self.k, channel=channel)
-            digits = quantize(x, self.digits)
-            exact = weights @ x[0].astype("f8")
-            error = weights @ values(digits.digits, digits.scales)[0] - exact
-            errors[situation] = float(np.sqrt(np.mean(error**2) / np.mean(exact**2)))
-        return errors
+        """The root mean square error of y against f32 activations, relative to that of y: see product_errors. What a kernel
+        rounds beyond its reference is in `tolerance`."""
+        return product_errors(rng, self.format, self.k, self._rounded)
 
-    def work(self) -> Work:
-        rows = self.activation_rows
-        activations = rows * (self.digits * self.k + 8 * self.k // BLOCK)
-        return Work(
-            flops=2 * rows * self.k * self.n,
-            bytes=self.n * self.format.row_bytes(self.k) + activations + 4 * rows * self.n,
-        )
+    def _rounded(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+        digits = quantize(x, self.digits)
+        return values(digits.digits, digits.scales)
 
     @classmethod
     def cases(cls: type[G], **fixed: Any) -> Iterator[G]:

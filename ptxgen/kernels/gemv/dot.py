@@ -18,6 +18,10 @@ Reader = Callable[[int], list[Weight]]
 """Decodes the lane's weights of a group."""
 
 
+Sums = list[list[list[Value]]]
+"""Registers that products are added to, by row and vector."""
+
+
 @dataclass(frozen=True)
 class Dot:
     """How a row is added up: a lane decodes about `pass_values` weights in one pass of the loop, whose loads so are in flight
@@ -48,18 +52,16 @@ class Dot:
         return self.additions + self.sums.bit_length() - 1 + WARP_SIZE.bit_length() - 1
 
 
+@dataclass
 class LaneDot(Generic[Part]):
     """The lane's sums of some rows times some vectors. `rows` and `vectors` start at its place in the first step. A weight is
     decoded once for all vectors, and an activation loaded once for all rows."""
 
-    def __init__(
-        self, k: KernelBuilder, dot: Dot, lane: Lane, rows: Sequence[GlobalArray], vectors: Sequence[Part]
-    ) -> None:  # fmt: skip
-        self.k = k
-        self.dot = dot
-        self.lane = lane
-        self.rows = rows
-        self.vectors: Sequence[Part] = vectors
+    k: KernelBuilder
+    dot: Dot
+    lane: Lane
+    rows: Sequence[GlobalArray]
+    vectors: Sequence[Part]
 
     def total(self) -> list[list[Value]]:
         """Add everything up: the lane's sum for each row and vector."""
@@ -67,11 +69,11 @@ class LaneDot(Generic[Part]):
         self.add_to(sums)
         return self.combined(sums)
 
-    def zeros(self) -> list[list[list[Value]]]:
+    def zeros(self) -> Sums:
         """Sums to add to, by row and vector."""
         return [[[self.k.f32(0.0) for _ in range(self.dot.sums)] for _ in self.vectors] for _ in self.rows]
 
-    def add_to(self, sums: list[list[list[Value]]]) -> None:
+    def add_to(self, sums: Sums) -> None:
         """Add all products to variables that `zeros` made."""
         k, space = self.k, self.dot.space
         passes, steps, left = self.dot.passes
@@ -86,7 +88,7 @@ class LaneDot(Generic[Part]):
             with k.when(self.lane.takes_rest):
                 self._add_steps(sums, *self._at_step(space.steps), 1)
 
-    def combined(self, sums: list[list[list[Value]]]) -> list[list[Value]]:
+    def combined(self, sums: Sums) -> list[list[Value]]:
         """One sum for each row and vector: added in pairs."""
         return [[self._in_pairs(some) for some in row] for row in sums]
 
@@ -104,13 +106,10 @@ class LaneDot(Generic[Part]):
 
     def _at_step(self, step: int) -> tuple[list[GlobalArray], list[Part]]:
         space = self.dot.space
-        return [row.at(step * space.bytes) for row in self.rows], [
-            further(vector, step * space.values) for vector in self.vectors
-        ]
+        rows = [row.at(step * space.bytes) for row in self.rows]
+        return rows, [further(vector, step * space.values) for vector in self.vectors]
 
-    def _add_steps(
-        self, sums: list[list[list[Value]]], rows: Sequence[GlobalArray], vectors: Sequence[Part], steps: int
-    ) -> None:  # fmt: skip
+    def _add_steps(self, sums: Sums, rows: Sequence[GlobalArray], vectors: Sequence[Part], steps: int) -> None:
         """Add `steps` steps that start at the lane's block in `rows` and its first value in `vectors`; each sum is written
         once."""
         space = self.dot.space

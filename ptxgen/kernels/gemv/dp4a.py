@@ -3,7 +3,6 @@ hw_dp4a.py."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +10,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED, DigitGemvType
+from ptxgen.kernels.gemv.digit_gemv_type import PACKED, Int8GemvType
 from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.gemv.lane_digits import GlobalDigitArrays, GlobalDigits
@@ -24,21 +23,22 @@ from ptxgen.target import WARP_SIZE
 ROWS = 4
 
 
-class _Direct(DigitGemvType):
-    """A row by one warp or more, one fragment a lane and step, the steps of a row dealt out to its warps in turn."""
+@dataclass(frozen=True)
+class _LaneSum:
+    """The lane's share of the product of a row that `warps` warps share: one fragment a lane and step, the steps of the row
+    dealt out to its warps in turn."""
 
-    @property
-    @abstractmethod
-    def warps(self) -> int:
-        """Warps of a row."""
+    kernel: Int8GemvType
+    warps: int
 
     @property
     def chain(self) -> int:
-        return -(-self.fragments.steps // self.warps) * self.runs + 2 * (WARP_SIZE.bit_length() - 1)
+        """Of additions of the row, those of the lanes of a warp and of the warps included."""
+        return -(-self.kernel.fragments.steps // self.warps) * self.kernel.runs + 2 * (WARP_SIZE.bit_length() - 1)
 
-    def _lane_sum(self, k: KernelBuilder, row: Value, first: Index) -> Value:
-        """The lane's share of the dot product: steps first, first + warps, ..."""
-        fragments = self.fragments
+    def emit(self, k: KernelBuilder, row: Value, first: Index) -> Value:
+        """The sum of steps first, first + warps, ..."""
+        fragments = self.kernel.fragments
         lane = fragments.lane(k)
         bytes_of_row = k.arg.w.at(row, 0)
         start, source = lane.start(bytes_of_row), self._source(k, lane)
@@ -55,18 +55,18 @@ class _Direct(DigitGemvType):
 
     def _add(self, k: KernelBuilder, lane: FragmentLane, cursor: Cursor, source: GlobalDigitArrays, total: Value) -> None:
         runs = lane.unpack(k, lane.load(k, cursor))
-        k.assign(total, GlobalDigits(k, source, self.format.has_minimum).add(runs, total))
+        k.assign(total, GlobalDigits(k, source, self.kernel.format.has_minimum).add(runs, total))
 
     def _source(self, k: KernelBuilder, lane: FragmentLane) -> GlobalDigitArrays:
         first = lane.first_value
         return GlobalDigitArrays(
-            [advance(k.arg.digits.at(0, digit, 0), first, 1) for digit in range(self.digits)],
+            [advance(k.arg.digits.at(0, digit, 0), first, 1) for digit in range(self.kernel.digits)],
             advance(k.arg.scales.at(0, 0), first // BLOCK, 1),
             advance(k.arg.sums.at(0, 0), first // BLOCK, 1),
         )
 
     def _moved(self, source: GlobalDigitArrays, step: Index) -> GlobalDigitArrays:
-        values = self.fragments.values
+        values = self.kernel.fragments.values
         return GlobalDigitArrays(
             [advance(digit, step, values) for digit in source.digits],
             advance(source.scales, step, values // BLOCK),
@@ -76,14 +76,16 @@ class _Direct(DigitGemvType):
 
 @register(format=PACKED.values())
 @dataclass(frozen=True)
-class Dp4aGemv(_Direct):
+class Dp4aGemv(Int8GemvType):
     """y = W x on quantised activations, one warp a row.
 
-    Arguments as in DigitGemvType."""
+    Arguments as in Int8GemvType."""
 
     name_pattern = "dp4a_{format}_gemv"
 
-    warps = 1
+    @property
+    def chain(self) -> int:
+        return _LaneSum(self, 1).chain
 
     def launch(self) -> LaunchConfig:
         return LaunchConfig(grid=-(-self.n // ROWS), block=ROWS * WARP_SIZE)
@@ -91,17 +93,17 @@ class Dp4aGemv(_Direct):
     def emit(self, k: KernelBuilder) -> None:
         row = k.ctaid.x * ROWS + k.warp
         with k.when(row < self.n):
-            total = k.warp_sum(self._lane_sum(k, row, 0))
+            total = k.warp_sum(_LaneSum(self, 1).emit(k, row, 0))
             with k.when(k.lane == 0):
                 k.store(k.arg.y[row], total)
 
 
 @register(format=PACKED.values())
 @dataclass(frozen=True)
-class MwvDp4aGemv(_Direct):
+class MwvDp4aGemv(Int8GemvType):
     """y = W x on quantised activations, num_warps warps a row, one row a block.
 
-    Arguments as in DigitGemvType."""
+    Arguments as in Int8GemvType."""
 
     num_warps: int = field(default=4, kw_only=True)
 
@@ -112,15 +114,15 @@ class MwvDp4aGemv(_Direct):
         require(self, "num_warps", high=32)
 
     @property
-    def warps(self) -> int:
-        return self.num_warps
+    def chain(self) -> int:
+        return _LaneSum(self, self.num_warps).chain
 
     def launch(self) -> LaunchConfig:
         return LaunchConfig(grid=self.n, block=self.num_warps * WARP_SIZE)
 
     def emit(self, k: KernelBuilder) -> None:
         row = k.ctaid.x
-        total = k.block_sum(self._lane_sum(k, row, k.warp))
+        total = k.block_sum(_LaneSum(self, self.num_warps).emit(k, row, k.warp))
         with k.when(k.tid.x == 0):
             k.store(k.arg.y[row], total)
 

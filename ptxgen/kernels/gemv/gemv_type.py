@@ -4,7 +4,7 @@ the launch, the emission and how long its chains of additions are."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, ClassVar, TypeVar
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.dsl.arguments import Signature, read, write
+from ptxgen.dsl.arguments import Array, Signature, read, write
 from ptxgen.dsl.kernel_type import HIDDEN, HalfForm, KernelType, Work
 from ptxgen.formats import Format, find
 from ptxgen.kernels.accuracy import gamma, with_outlier
@@ -32,8 +32,8 @@ MODELS = find("Q4_K")
 
 
 def model_cases(
-    cls: type[G], fixed: Mapping[str, Any], *shapes: tuple[int, ...], setting: str = "", **narrow: Any
-) -> Iterator[G]:  # fmt: skip
+    cls: type[G], fixed: Mapping[str, Any], *shapes: Sequence[int], setting: str = "", **narrow: Any
+) -> Iterator[G]:
     """The sample shapes (k, n and perhaps a setting of the strategy) for MODELS. For the other formats one row suffices, with
     the settings `narrow`: a few blocks, a partial step of small ones. So conformance tries no sizes but a row of one block."""
     format = find(fixed["format"])
@@ -91,11 +91,6 @@ class GemvType(KernelType):
         """The dimension of x and y before the last: the rows of activations, where there may be several."""
         return ()
 
-    def batched(self, m: int) -> tuple[KernelType, ...]:
-        from ptxgen.kernels.gemv.mwv import BatchedGemv  # is a GemvType itself
-
-        return (BatchedGemv(self.format, k=self.k, n=self.n, m=m),)
-
     def signature(self) -> Signature:
         return gemv_arguments(self.format, self.k, self.n, self.batch, self.activation_digits, self.activation_halves)
 
@@ -119,9 +114,9 @@ class GemvType(KernelType):
         return {"y": y, "w": self.format.random_blocks(rng, self.n, self.k), "x": x}
 
     def work(self) -> Work:
-        rows = prod(self.batch)
-        activations = F32.bytes * rows * (self.k + self.n)
-        return Work(flops=2 * rows * self.k * self.n, bytes=self.n * self.format.row_bytes(self.k) + activations)
+        arrays = GemvType.signature(self).values()
+        read_and_written = sum(array.nbytes for array in arrays if isinstance(array, Array))
+        return Work(flops=2 * prod(self.batch) * self.k * self.n, bytes=read_and_written)
 
     @classmethod
     def cases(cls: type[G], **fixed: Any) -> Iterator[G]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.arguments import Signature
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
+from ptxgen.dsl.kernel_type import HIDDEN, Work
 from ptxgen.dsl.launch_config import EARLY_SM, LaunchConfig
 from ptxgen.dsl.parts import PARTS, composed
 from ptxgen.errors import ArgumentError
@@ -21,7 +21,7 @@ from ptxgen.formats import REPACKED, Format, find
 from ptxgen.kernels.accuracy import with_outlier
 from ptxgen.kernels.gemv import emission, epilogue
 from ptxgen.kernels.gemv.blocks import Blocks
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED_WITH_REPACKED, DigitGemvType, relative_bound, runs
+from ptxgen.kernels.gemv.digit_gemv_type import PACKED_WITH_REPACKED, Int8GemvType, relative_bound, runs
 from ptxgen.kernels.gemv.epilogue import Arrays, Epilogue, Float64, Store, StoredRows
 from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.grouped_rows import GroupedRows
@@ -42,7 +42,7 @@ from ptxgen.types import F32
 
 
 @dataclass(frozen=True)
-class HwDp4aGemv(DigitGemvType):
+class HwDp4aGemv(Int8GemvType):
     """y = W x on int8 planes of activations, the fast path: dp4a on fragments that share a super-block.
 
     y: f32[n]; w: u8[n, row_bytes]; digits: s8[1, digits, k]; scales: f32[1, k / 32]; sums: s32[1, k / 32], as q8_quantize
@@ -171,11 +171,6 @@ class HwDp4aGemv(DigitGemvType):
         kept = (one.kept if isinstance(one, SendPlanes) else one for one in self.epilogue)
         return replace(self, epilogue=tuple(kept))
 
-    def batched(self, m: int) -> tuple[KernelType, ...]:
-        if not self.is_plain or self.normed:
-            return ()
-        return (HwDp4aGemv(self.format, k=self.k, n=self.n, digits=self.digits, tokens=Batch(m), **Batch.defaults),)
-
     # The launch
 
     @property
@@ -257,7 +252,7 @@ class HwDp4aGemv(DigitGemvType):
         return epilogue.reference(self.epilogue, self.blocks[0], arguments, values)
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        """Of each product as in DigitGemvType, with `normed` also what the root and its product round; then what the epilogues
+        """Of each product as in Int8GemvType, with `normed` also what the root and its product round; then what the epilogues
         make of that."""
         if self.sends is not None:
             return self.sends.tolerance_of_ranks(self.alone, self.blocks[0], arguments)

@@ -7,7 +7,8 @@ consecutive activations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
@@ -138,3 +139,20 @@ def advance(array: Part, index: Index, stride: int) -> Part:
 def further(array: Part, elements: int) -> Part:
     """The array that starts so many elements further."""
     return cast("Part", array.at(elements))
+
+
+def when_below(k: KernelBuilder, number: Value, count: int, share: int) -> AbstractContextManager[None]:
+    """The threads whose number is below `count`, where blocks take shares of them: all, if the last share is whole, too."""
+    return nullcontext() if count % share == 0 else k.when(number < count)
+
+
+def kept(k: KernelBuilder, loaded: Iterable[Sequence[Value]]) -> list[list[Value]]:
+    """What was loaded in registers that `load_again` writes, in a loop."""
+    return [[k.variable(value, value.type) for value in one] for one in loaded]
+
+
+def load_again(k: KernelBuilder, registers: Iterable[Sequence[Value]], loaded: Iterable[Sequence[Value]]) -> None:
+    """Write what was loaded to the registers of an earlier load."""
+    for old, new in zip(registers, loaded, strict=True):
+        for variable, value in zip(old, new, strict=True):
+            k.assign(variable, value)

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import GlobalArray
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.dot import Dot
@@ -39,13 +37,11 @@ class VectorizedGemv(WarpRowGemv):
         require(self, "k", multiple=max(WIDTH, self.format.block))
 
     name_pattern = "vectorized_{format}_gemv"
+    read_only = True
 
     @property
     def dot(self) -> Dot:
         return Dot(IterationSpace(self.format, self.k, width=WIDTH), pass_values=64)
-
-    def weights(self, k: KernelBuilder) -> GlobalArray:
-        return super().weights(k).read_only()
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[VectorizedGemv]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray, SharedPart
-from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
 from ptxgen.kernels.gemv.gemv_type import GemvType
-from ptxgen.kernels.gemv.iteration import Lane, Part
 from ptxgen.target import WARP_SIZE
 
 ROWS = 4
@@ -21,6 +20,11 @@ ROWS = 4
 @dataclass(frozen=True)
 class WarpRowGemv(GemvType):
     """y = W x, one warp a row. y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]."""
+
+    lane_dot: ClassVar[type[LaneDot[Any]]] = LaneDot
+    """Adds up the lane's share of a row."""
+    read_only: ClassVar[bool] = False
+    """Whether weights are read by loads for what no launch writes meanwhile."""
 
     @property
     def block_rows(self) -> int:
@@ -49,24 +53,12 @@ class WarpRowGemv(GemvType):
         lane = self.dot.space.lane(k)
         x = lane.in_vector(self.activations(k))
         with k.when(row < self.n):
-            self.store_sum(k, row, self.lane_dot(k, lane, lane.in_row(self.weights(k).at(row, 0)), x).total()[0][0])
-
-    def weights(self, k: KernelBuilder) -> GlobalArray:
-        """The weights, with the kind of load that the strategy reads them by."""
-        array: GlobalArray = k.arg.w
-        return array
+            weights = lane.in_row((k.arg.w.read_only() if self.read_only else k.arg.w).at(row, 0))
+            total = k.warp_sum(self.lane_dot(k, self.dot, lane, [weights], [x]).total()[0][0])
+            with k.when(k.lane == 0):
+                k.store(k.arg.y[row], total)
 
     def activations(self, k: KernelBuilder) -> GlobalArray | SharedPart:
         """The activations, where the lanes are to read them."""
         array: GlobalArray = k.arg.x
         return array
-
-    def lane_dot(self, k: KernelBuilder, lane: Lane, row: GlobalArray, x: Part) -> LaneDot[Part]:
-        """The lane's sum over its share of a row; `row` and `x` start at its place in the first step."""
-        return LaneDot(k, self.dot, lane, [row], [x])
-
-    def store_sum(self, k: KernelBuilder, row: Value, sum: Value) -> None:
-        """Store the sum of the lanes' sums."""
-        total = k.warp_sum(sum)
-        with k.when(k.lane == 0):
-            k.store(k.arg.y[row], total)

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import GlobalArray
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.cooperative import CooperativeGemv
 from ptxgen.kernels.gemv.gemv_type import model_cases
@@ -22,14 +20,10 @@ class WideGemv(CooperativeGemv):
     y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]."""
 
     name_pattern = "wide_{format}_gemv"
-
+    read_only = False
     warps = 8
     rows = 1
     width = 1
-
-    def weights(self, k: KernelBuilder) -> GlobalArray:
-        weights: GlobalArray = k.arg.w
-        return weights
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[WideGemv]:

@@ -40,9 +40,6 @@ class PlainHalvesGemm(GemvType):
         """Each product, that with the scale, the sum of the parts and the additions."""
         return self.k + 2
 
-    def batched(self, m: int) -> tuple[GemvType, ...]:
-        return ()
-
     def launch(self) -> LaunchConfig:
         return LaunchConfig(grid=(-(-self.n // 32), self.m), block=32)
 

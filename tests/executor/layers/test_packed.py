@@ -28,7 +28,7 @@ from ptxgen.dsl.kernel_type import HalfForm, KernelType
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
-from ptxgen.kernels.gemv.mwv import BatchedGemv
+from ptxgen.kernels.gemv.mwv import FOR_SEVERAL, MwvGemv
 from tests.executor.layers.plain_halves import PlainHalvesGemm
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
@@ -83,7 +83,7 @@ def bench() -> Iterator[Bench]:
 
 
 def test_each_form_is_made_once_for_all_its_readers(bench: Bench) -> None:
-    digits, plain = MmaGemm(Q8_0, k=K, n=N, m=M, digits=3, warps=1), BatchedGemv(F16, k=K, n=N, m=M)
+    digits, plain = MmaGemm(Q8_0, k=K, n=N, m=M, digits=3, warps=1), MwvGemv(F16, k=K, n=N, m=M, resident_threads=FOR_SEVERAL)
     for kernel in (HALVES, digits, plain, HALVES, digits):
         made, expected = bench.product(kernel), bench.expected(kernel)
         assert np.abs(made - expected).max() <= 1e-5 * expected.std(), kernel.name
@@ -142,7 +142,7 @@ def test_swiglu_and_norm_write_the_halves_of_their_readers(bench: Bench) -> None
 
 
 def test_readers_share_the_form_of_the_first_that_has_one(bench: Bench) -> None:
-    plain = bench.projection(BatchedGemv(F16, k=K, n=N, m=M))
+    plain = bench.projection(MwvGemv(F16, k=K, n=N, m=M, resident_threads=FOR_SEVERAL))
     halves, digits = bench.projection(HALVES), bench.projection(MmaGemm(Q8_0, k=K, n=N, m=M, digits=3, warps=1))
 
     def left(*readers: Projection) -> object:

@@ -21,7 +21,7 @@ from executor.layers.projection import Projection
 from executor.memory.weights import LoadedWeight
 from executor.memory.workspace import Workspace
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
+from ptxgen.kernels.gemv.digit_gemv_type import Int8GemvType
 from ptxgen.kernels.gemv.dp4a import Dp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.types import U8
@@ -36,7 +36,7 @@ UNABLE = Dp4aGemv(Q4_K, k=K, n=K, digits=3)
 class Step:
     """A product onto a stream, a norm of that, and products of the norm; of ranks with a gather before the norm."""
 
-    def __init__(self, readers: Sequence[DigitGemvType], rules: frozenset[str], ranks: int = 1, others: int = 0) -> None:
+    def __init__(self, readers: Sequence[Int8GemvType], rules: frozenset[str], ranks: int = 1, others: int = 0) -> None:
         model = GpuModel("NVIDIA H200", "sm_90", 132)
         self.workspace = Workspace(DryRunDevice(model, ranks=ranks))
         self.rules, self.ranks = rules, ranks
@@ -59,7 +59,7 @@ class Step:
     def value(self, name: str) -> StepValue:
         return StepValue.of(self.workspace.buffer(name, (K,)))
 
-    def projection(self, kernel: DigitGemvType) -> Projection:
+    def projection(self, kernel: Int8GemvType) -> Projection:
         blocks = self.workspace.buffer(kernel.name, (kernel.n, kernel.format.row_bytes(kernel.k)), U8)
         return Projection(
             LoadedWeight(kernel.name, blocks, Q4_K, kernel.n, kernel.k), kernel, "test", GpuProfile(rules=self.rules)
@@ -83,7 +83,7 @@ DEFER = frozenset({"deferred_norms"})
     ],
 )
 def test_a_norm_is_deferred_where_all_its_readers_complete_it(
-    readers: list[DigitGemvType], rules: frozenset[str], deferred: bool
+    readers: list[Int8GemvType], rules: frozenset[str], deferred: bool
 ) -> None:
     step = Step(readers, rules)
     first, *_ = rewritten(step.operations, Setting(step.workspace.device))
@@ -99,7 +99,7 @@ def test_ranks_gather_the_stream_itself_where_two_norms_read_it() -> None:
     assert "norm" in Step([ABLE], DEFER, ranks=2).names()
 
 
-def deferred_to(kernel: DigitGemvType) -> None:
+def deferred_to(kernel: Int8GemvType) -> None:
     """A reader that no rule would have given a deferred norm."""
     step = Step([], DEFER)
     recorder = Recorder(step.workspace)
@@ -108,12 +108,12 @@ def deferred_to(kernel: DigitGemvType) -> None:
 
 
 @pytest.mark.parametrize("kernel", [ONE_PLANE, UNABLE])
-def test_a_reader_that_cannot_complete_a_norm_is_refused(kernel: DigitGemvType) -> None:
+def test_a_reader_that_cannot_complete_a_norm_is_refused(kernel: Int8GemvType) -> None:
     with pytest.raises(LaunchError, match=f"gate: {kernel.name}.* cannot complete the norm that was deferred to it"):
         deferred_to(kernel)
 
 
-def products(rules: frozenset[str], kernels: Sequence[DigitGemvType]) -> Iterator[str]:
+def products(rules: frozenset[str], kernels: Sequence[Int8GemvType]) -> Iterator[str]:
     step = Step([], rules)
     made = [
         project(str(number), step.projection(kernel), step.x, step.value(f"y {number}"))

@@ -24,10 +24,12 @@ from ptxgen.dsl.kernel_type import HalfForm, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels import registry
+from ptxgen.kernels.compose import for_rows
+from ptxgen.kernels.gemm import suited
 from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemv.basic import Gemv
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.mwv import BatchedGemv, MwvGemv
+from ptxgen.kernels.gemv.mwv import FOR_SEVERAL, MwvGemv
 from ptxgen.target import HOPPER, Target
 from tests.executor.tune.measured import H200, HW, MWV, Q4_K, Q6_K, entry, profile
 from tests.ptxgen.kernels import gemvs
@@ -121,8 +123,8 @@ MANY = (
         (2, HwDp4aGemv(Q4_K, k=4096, n=64, digits=3, num_warps=4)),
         (8, HwDp4aGemv(Q4_K, k=4096, n=64, digits=3, num_warps=4)),
         (16, HwDp4aGemv(Q4_K, k=4096, n=64, digits=3, num_warps=4)),
-        (17, BatchedGemv(Q4_K, k=4096, n=64, m=17, num_warps=2)),
-        (65, BatchedGemv(Q4_K, k=4096, n=64, m=65, num_warps=2)),
+        (17, MwvGemv(Q4_K, k=4096, n=64, m=17, num_warps=2, resident_threads=FOR_SEVERAL)),
+        (65, MwvGemv(Q4_K, k=4096, n=64, m=65, num_warps=2, resident_threads=FOR_SEVERAL)),
     ],
 )
 def test_rows_get_what_takes_least_for_them_by_what_was_measured_for_more_or_as_often_as_it_takes(
@@ -243,11 +245,11 @@ def test_kernels_on_halves_are_tried_in_the_parts_that_a_precision_allows_and_ti
     }
     assert {one.parameters["parts"] for one in tried["accurate", 8]} == {2}
     assert {one.parameters["parts"] for one in tried["fast", 8]} == {1, 2}
-    assert {one.kernel.column_tiles for one in tried["accurate", 8]} == {1}  # type: ignore[attr-defined]
+    assert {one.kernel.blocks.column_tiles for one in tried["accurate", 8]} == {1}  # type: ignore[attr-defined]
     assert {one.parameters["tile"] for one in tried["accurate", 32]} == {8, 16, 32}
     assert {one.parameters["split"] for one in tried["accurate", 8]} >= {4, 8}
     for (_, rows), some in tried.items():
-        assert HalfMmaGemm.suited(Q4_K, k=4096, n=64, m=rows, parts=2) in [one.kernel for one in some]
+        assert suited.half_mma(Q4_K, k=4096, n=64, m=rows, parts=2) in [one.kernel for one in some]
     assert candidates(Q4_K, 4096, 64, "fast", "half_mma_*") == []
 
 
@@ -392,6 +394,6 @@ def test_kernels_that_were_measured_do_not_stay_loaded(tmp_path: Path, monkeypat
 
 def test_a_batch_takes_what_decides_bits_from_the_kernel_for_one_row_and_no_parameter_that_was_measured_for_it() -> None:
     tuned = HwDp4aGemv(Q4_K, k=4096, n=128256, digits=3, num_warps=4, rows_per_warp=4, resident_threads=256)
-    assert tuned.batched(8) == (gemvs.batched(Q4_K, m=8, k=4096, n=128256, digits=3),)
+    assert for_rows(tuned, 8) == (gemvs.batched(Q4_K, m=8, k=4096, n=128256, digits=3),)
     team = MwvGemv(FORMATS["F16"], k=4096, n=64, num_warps=8, rows_per_block=1)
-    assert team.batched(8) == (BatchedGemv(FORMATS["F16"], m=8, k=4096, n=64, num_warps=8),)
+    assert for_rows(team, 8) == (MwvGemv(FORMATS["F16"], m=8, k=4096, n=64, num_warps=8, resident_threads=FOR_SEVERAL),)

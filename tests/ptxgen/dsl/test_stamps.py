@@ -20,6 +20,7 @@ from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.stamps import END, ROWS, STAMPS, START, UNSET, WAITED, stamped_signature
 from ptxgen.errors import ArgumentError, AuthorError
+from ptxgen.kernels.compose import start_early
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from ptxgen.toolchain.module import emit
@@ -110,7 +111,7 @@ def one_of_each() -> Iterator[tuple[KernelType, bool]]:
     kernels: dict[tuple[object, ...], KernelType] = {}
     for entry in ENTRIES:
         if entry.name in REPRESENTATIVES:
-            for kernel in (case := next(iter(entry.cases())), case.early()):
+            for kernel in (case := next(iter(entry.cases())), start_early(case)):
                 kernels.setdefault((kernel.family, kernel.waits_inside, kernel.launch().early, kernel.only_on), kernel)
     for kernel in kernels.values():
         yield kernel, False

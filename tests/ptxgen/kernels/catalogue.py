@@ -17,7 +17,7 @@ ALONE: list[KernelType] = [case for case in CASES if case.launch().ranks == 1]
 
 def _representatives() -> frozenset[str]:
     found: dict[object, str] = {}
-    for entry in ENTRIES:
+    for entry in sorted(ENTRIES, key=lambda entry: "m" in entry.given):
         if entry.fixed.get("format") is FORMATS["Q4_K"]:
             found[entry.composition] = entry.name
         found.setdefault(entry.composition, entry.name)
@@ -25,5 +25,5 @@ def _representatives() -> frozenset[str]:
 
 
 REPRESENTATIVES = _representatives()
-"""The names of one kernel a strategy, which is a composition (that of Q4_K, or the first), and one a format (its
-dequantisation)."""
+"""The names of one kernel a strategy, which is a composition (that of Q4_K, or the first; of one token if there is one), and
+one a format (its dequantisation)."""

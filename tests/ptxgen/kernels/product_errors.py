@@ -14,6 +14,7 @@ from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.accuracy import with_outlier
+from ptxgen.kernels.compose import for_rows
 from ptxgen.kernels.quantize import activation_halves
 from ptxgen.kernels.quantize.activation_digits import BLOCK, quantize
 from ptxgen.kernels.registry import entries
@@ -38,7 +39,7 @@ def products(format: Format, k: int, n: int, m: int, **settings: int) -> Iterato
     for precision in DIGITS:
         of_one = default_strategy(format, precision).make(k, n)
         try:
-            forms = (of_one,) if m == 1 else of_one.batched(m)
+            forms = (of_one,) if m == 1 else for_rows(of_one, m)
         except ArgumentError:  # more rows than the form takes; those are launched a few at a time
             continue
         yield from ((precision, form) for form in forms)

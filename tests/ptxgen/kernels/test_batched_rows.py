@@ -14,6 +14,7 @@ from ptxgen.formats import FORMATS
 from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
 from ptxgen.kernels.activation.elementwise import ResidualAdd
 from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
+from ptxgen.kernels.compose import for_rows
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
 from ptxgen.kernels.quantize.quantize import Quantize
@@ -49,7 +50,7 @@ SINGLES = (
 
 @pytest.mark.parametrize("single", SINGLES, ids=lambda kernel: kernel.name)
 def test_a_row_has_the_bits_of_the_single_kernel(single: KernelType) -> None:
-    (batched,) = single.batched(3)
+    (batched,) = for_rows(single, 3)
     arguments = batched.inputs(np.random.default_rng(5))
     together = run(batched, arguments)
     for row in range(3):

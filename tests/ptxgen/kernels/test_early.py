@@ -15,6 +15,7 @@ from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.rope_source import RopeFused
+from ptxgen.kernels.compose import start_early
 from ptxgen.kernels.registry import KernelEntry
 from ptxgen.target import Target
 from ptxgen.toolchain.module import emit
@@ -88,7 +89,7 @@ def test_a_kernel_that_starts_early_waits_on_every_way(name: str) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_any_other_kernel_of_a_step_can_start_early_and_waits_before_all_else_or_where_it_says(name: str) -> None:
     kernel = min(OTHERS[name].cases(), key=lambda kernel: kernel.work().bytes)
-    assert kernel.early() is kernel
+    assert start_early(kernel) is kernel
     text = emit(kernel, TARGET, lines=True, early=True).text
     assert text.count(WAIT) == (
         3 if isinstance(getattr(kernel, "source", None), RopeFused) else 1

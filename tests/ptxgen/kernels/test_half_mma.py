@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.compose import add_residual
+from ptxgen.kernels.gemm import suited
 from ptxgen.kernels.gemm.half_gemm_type import IN_HALVES
 from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.quantize.activation_halves import pack
@@ -45,9 +47,9 @@ def test_a_last_block_with_fewer_tiles_of_activations_reads_none_past_the_last()
 def test_a_residual_is_added_with_the_bits_of_the_product_and_an_addition() -> None:
     kernel = HalfMmaGemm(IN_HALVES["q4k"], m=3, k=512, n=18, parts=1, split=2, ahead=0)
     arguments = inputs(kernel)
-    onto = kernel.with_residual()
+    onto = add_residual(kernel)
     assert onto is not None
-    assert onto.with_residual() is None
+    assert add_residual(onto) is None
     stream = np.random.default_rng(3).standard_normal((3, 18)).astype(np.float32)
     product, _ = emulate(kernel, arguments, target=Target(80), sanitize=False)
     added, _ = emulate(onto, arguments | {"y": stream}, target=Target(80), sanitize=False)
@@ -84,14 +86,14 @@ def test_the_programmatic_launch_waits_after_the_first_weights_and_before_the_ac
 def test_suited_settings_fit_for_every_format(m: int, parts: int) -> None:
     for format in IN_HALVES.values():
         for k, n in ((4096, 4096), (14336, 4096), (4096, 128256), (256, 1)):
-            assert HalfMmaGemm.suited(format, k=k, n=n, m=m, parts=parts).launch().threads <= 512
-            assert HalfMmaGemm.suited(format, k=k, n=n, m=m, parts=parts, split=2).split == 2
+            assert suited.half_mma(format, k=k, n=n, m=m, parts=parts).launch().threads <= 512
+            assert suited.half_mma(format, k=k, n=n, m=m, parts=parts, split=2).split == 2
 
 
 @pytest.mark.parametrize("m", [8, 32])
 @pytest.mark.parametrize("id", ["q4k", "q6k"])
 def test_suited_settings_spill_no_register_at_the_shapes_of_an_8b(id: str, m: int) -> None:
-    kernel = HalfMmaGemm.suited(IN_HALVES[id], k=14336, n=4096, m=m, parts=2)
+    kernel = suited.half_mma(IN_HALVES[id], k=14336, n=4096, m=m, parts=2)
     assert assemble(emit(kernel, Target(90)).text, Target(90)).spill_stores == 0
 
 

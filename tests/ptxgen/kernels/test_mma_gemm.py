@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.gemm import suited
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemv.digit_gemv_type import PACKED
 from ptxgen.kernels.quantize.activation_digits import quantize
@@ -91,15 +92,15 @@ def test_the_programmatic_launch_waits_after_the_first_weights_and_before_the_ac
 def test_suited_settings_fit_for_every_format(m: int, digits: int) -> None:
     for format in PACKED.values():
         for k, n in ((4096, 4096), (14336, 4096), (4096, 128256), (256, 1)):
-            kernel = MmaGemm.suited(format, k=k, n=n, m=m, digits=digits)
+            kernel = suited.mma(format, k=k, n=n, m=m, digits=digits)
             assert kernel.launch().threads <= 128
-            assert MmaGemm.suited(format, k=k, n=n, m=m, digits=digits, split=2).split == 2
+            assert suited.mma(format, k=k, n=n, m=m, digits=digits, split=2).split == 2
 
 
 @pytest.mark.parametrize("m", [8, 32])
 @pytest.mark.parametrize("id", ["q4k", "q6k"])
 def test_suited_settings_spill_no_register_at_the_shapes_of_an_8b(id: str, m: int) -> None:
-    kernel = MmaGemm.suited(PACKED[id], k=14336, n=4096, m=m, digits=3, split=1)
+    kernel = suited.mma(PACKED[id], k=14336, n=4096, m=m, digits=3, split=1)
     assert assemble(emit(kernel, Target(90)).text, Target(90)).spill_stores == 0
 
 

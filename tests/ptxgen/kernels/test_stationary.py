@@ -13,6 +13,8 @@ from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.formats import find as find_format
+from ptxgen.kernels.compose import add_residual, fuse_horizontally, start_early
+from ptxgen.kernels.gemm import suited
 from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES
 from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
@@ -115,9 +117,9 @@ def test_only_two_parts_of_up_to_four_rows_stand_abreast(settings: dict[str, Any
 def test_a_residual_is_added_with_the_bits_of_the_product_and_an_addition() -> None:
     kernel = made(3, slices=2)
     arguments = inputs(kernel)
-    onto = kernel.with_residual()
+    onto = add_residual(kernel)
     assert onto is not None
-    assert onto.with_residual() is None
+    assert add_residual(onto) is None
     stream = np.random.default_rng(3).standard_normal((3, kernel.n)).astype(np.float32)
     product, _ = emulate(kernel, arguments, target=Target(80), sanitize=False)
     added, _ = emulate(onto, arguments | {"y": stream}, target=Target(80), sanitize=False)
@@ -127,7 +129,7 @@ def test_a_residual_is_added_with_the_bits_of_the_product_and_an_addition() -> N
 @pytest.mark.parametrize("slices", [1, 2])
 def test_matrices_of_one_launch_have_the_bits_that_they_have_alone(slices: int) -> None:
     first, second, third = (made(9, columns=16, parts=1, n=n, slices=slices) for n in (37, 5, 64))
-    together = first.joined([second, third])
+    together = fuse_horizontally(first, [second, third])
     assert together is not None
     arguments = inputs(together)
     results, findings = emulate(together, arguments, target=Target(80), sanitize=True)
@@ -140,23 +142,23 @@ def test_matrices_of_one_launch_have_the_bits_that_they_have_alone(slices: int) 
 
 def test_only_kernels_for_the_same_activations_are_joined() -> None:
     one = made(9, columns=16)
-    assert one.joined([made(9, n=5)]) == made(9, columns=16, n2=5)
+    assert fuse_horizontally(one, [made(9, n=5)]) == made(9, columns=16, n2=5)
     others: tuple[KernelType, ...] = (made(8), made(9, parts=1), made(9, k=256), HalfMmaGemm(Q4_K, m=9, k=1280, n=5))
     for other in (*others, made(9, n2=3), StationaryGemm(find_format("Q5_K"), m=9, k=1280, n=5)):
-        assert one.joined([other]) is None
-    assert one.joined([]) is None
-    assert one.joined([made(9)] * 3) is None
-    assert HalfMmaGemm(Q4_K, m=9, k=1280, n=5).joined([one]) is None
+        assert fuse_horizontally(one, [other]) is None
+    assert fuse_horizontally(one, []) is None
+    assert fuse_horizontally(one, [made(9)] * 3) is None
+    assert fuse_horizontally(HalfMmaGemm(Q4_K, m=9, k=1280, n=5), [one]) is None
 
 
 def test_a_joined_launch_fills_a_gpu_and_fits() -> None:
-    q, k = (StationaryGemm.suited(Q4_K, k=4096, n=n, m=8, parts=2) for n in (4096, 1024))
-    attention, gate = q.joined([k, k]), StationaryGemm.suited(Q4_K, k=4096, n=14336, m=8, parts=2)
+    q, k = (suited.stationary(Q4_K, k=4096, n=n, m=8, parts=2) for n in (4096, 1024))
+    attention, gate = fuse_horizontally(q, [k, k]), suited.stationary(Q4_K, k=4096, n=14336, m=8, parts=2)
     assert isinstance(attention, StationaryGemm)
-    assert (attention.row_tiles, attention.groups) == (3, 86 + 22 + 22)
-    both = gate.joined([gate])
+    assert (attention.row_tiles, attention.blocks.groups) == (3, 86 + 22 + 22)
+    both = fuse_horizontally(gate, [gate])
     assert isinstance(both, StationaryGemm)
-    assert (both.row_tiles, both.groups) == (14, 128)
+    assert (both.row_tiles, both.blocks.groups) == (14, 128)
 
 
 def test_weights_are_copied_and_activations_are_loaded_once_for_all_tiles() -> None:
@@ -181,8 +183,8 @@ def test_the_programmatic_launch_waits_after_the_first_copies_and_before_the_act
 def test_of_blocks_that_start_early_a_multiprocessor_holds_one(m: int) -> None:
     reserved, there = 1024, 228 * 1024  # bytes: for each block, and in all (CUDA C++ Programming Guide, compute capability 9.0)
     for k, n in ((4096, 1024), (14336, 4096)):
-        usual = StationaryGemm.suited(Q4_K, k=k, n=n, m=m, parts=2)
-        early = usual.early()
+        usual = suited.stationary(Q4_K, k=k, n=n, m=m, parts=2)
+        early = start_early(usual)
         assert early.launch().early
         assert 2 * (early.launch().dynamic_shared + reserved) > there
         assert usual.launch().dynamic_shared == usual.dynamic_shared
@@ -197,15 +199,15 @@ SHAPES = ((4096, 4096), (4096, 1024), (4096, 14336), (14336, 4096), (4096, 12825
 def test_suited_settings_fit_for_every_format(m: int, parts: int) -> None:
     for format in IN_PIECES:
         for k, n in SHAPES:
-            kernel = StationaryGemm.suited(format, k=k, n=n, m=m, parts=parts)
+            kernel = suited.stationary(format, k=k, n=n, m=m, parts=parts)
             assert kernel.launch().threads <= 512
-            assert kernel.windows > (kernel.slices - 1) * kernel.slice_windows  # every slice has one
+            assert kernel.windows > (kernel.slices - 1) * kernel.blocks.slice_windows  # every slice has one
 
 
 @pytest.mark.parametrize(("m", "parts"), [(8, 2), (16, 2), (8, 1), (16, 1), (32, 1)])
 def test_suited_settings_spill_no_register(m: int, parts: int) -> None:
     for format in IN_PIECES:
-        kernel = StationaryGemm.suited(format, k=14336, n=4096, m=m, parts=parts)
+        kernel = suited.stationary(format, k=14336, n=4096, m=m, parts=parts)
         assert assemble(emit(kernel, Target(90)).text, Target(90)).spill_stores == 0
 
 

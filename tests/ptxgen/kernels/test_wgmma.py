@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.compose import add_residual, fuse_horizontally
+from ptxgen.kernels.gemm import suited
 from ptxgen.kernels.gemm.half_gemm_type import IN_HALVES
-from ptxgen.kernels.gemm.joined_gemm import MULTIPROCESSORS
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES
 from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
+from ptxgen.kernels.gemm.suited import MULTIPROCESSORS
 from ptxgen.kernels.gemm.wgmma_gemm import WINDOWED, WgmmaGemm
 from ptxgen.kernels.quantize.activation_halves import pack
 from ptxgen.kernels.registry import find
@@ -42,9 +44,9 @@ def test_a_row_has_the_same_bits_whatever_m_and_the_block_are() -> None:
 
 def test_a_residual_is_added_with_the_bits_of_the_product_and_an_addition() -> None:
     kernel = WgmmaGemm(IN_HALVES["q4k"], m=9, k=256, n=66, parts=1, warpgroups=1, columns=16, stages=2)
-    arguments, onto = inputs(kernel), kernel.with_residual()
+    arguments, onto = inputs(kernel), add_residual(kernel)
     assert onto is not None
-    assert onto.with_residual() is None
+    assert add_residual(onto) is None
     stream = np.random.default_rng(3).standard_normal((9, 66)).astype(np.float32)
     product, _ = emulate(kernel, arguments, sanitize=False)
     added, _ = emulate(onto, arguments | {"y": stream}, sanitize=False)
@@ -56,7 +58,7 @@ def test_matrices_of_one_launch_have_the_bits_that_they_have_alone() -> None:
         WgmmaGemm(IN_HALVES["q4k"], m=9, k=256, n=n, warpgroups=warpgroups, columns=columns, stages=2)
         for n, warpgroups, columns in ((70, 1, 16), (5, 2, 8), (64, 1, 8))
     )
-    together = first.joined([second, third])
+    together = fuse_horizontally(first, [second, third])
     assert together is not None
     arguments = inputs(together)
     results, findings = emulate(together, arguments, sanitize=True)
@@ -80,35 +82,35 @@ def test_matrices_of_one_launch_have_the_bits_that_they_have_alone() -> None:
 def test_a_joined_launch_has_the_blocks_that_keep_a_gpu_busy_for_the_shortest_time(
     ns: tuple[int, ...], parts: int, warpgroups: int, columns: int, rounds: int
 ) -> None:
-    first, *others = (WgmmaGemm.suited(IN_HALVES["q4k"], k=4096, n=n, m=512, parts=parts) for n in ns)
-    together = first.joined(others)
+    first, *others = (suited.wgmma(IN_HALVES["q4k"], k=4096, n=n, m=512, parts=parts) for n in ns)
+    together = fuse_horizontally(first, others)
     assert isinstance(together, WgmmaGemm)
-    assert (together.matrices, together.warpgroups, together.columns) == (ns, warpgroups, columns)
-    assert -(-together.groups // MULTIPROCESSORS) == rounds
+    assert (together.blocks.matrices, together.warpgroups, together.columns) == (ns, warpgroups, columns)
+    assert -(-together.blocks.groups // MULTIPROCESSORS) == rounds
 
 
 def test_the_settings_of_any_of_the_joined_kernels_may_be_those_of_all() -> None:
     small = WgmmaGemm(IN_HALVES["q4k"], m=9, k=512, n=5, warpgroups=1, columns=8)
     large = replace(small, n=64, warpgroups=4, columns=64, stages=2)
-    assert large.joined([small]) == replace(small, n=64, n2=5)
-    assert small.joined([large]) == replace(small, n2=64)
+    assert fuse_horizontally(large, [small]) == replace(small, n=64, n2=5)
+    assert fuse_horizontally(small, [large]) == replace(small, n2=64)
 
 
 def test_launches_that_would_take_longer_as_one_are_not_joined() -> None:
     q = WgmmaGemm(IN_HALVES["q4k"], k=4096, n=4096, m=1024, warpgroups=4, columns=64, stages=2, unpacked=2)  # two rounds
     k = replace(q, n=1024, warpgroups=3, unpacked=4)  # one
-    assert q.joined([k]) is None
-    assert q.joined([k, k]) is not None
+    assert fuse_horizontally(q, [k]) is None
+    assert fuse_horizontally(q, [k, k]) is not None
 
 
 def test_only_kernels_for_the_same_activations_are_joined() -> None:
     one = WgmmaGemm(IN_HALVES["q4k"], m=9, k=512, n=5)
-    assert one.joined([one]) is not None
-    for other in (replace(one, m=8), replace(one, parts=1), replace(one, k=256), replace(one, n2=3), one.with_residual()):
+    assert fuse_horizontally(one, [one]) is not None
+    for other in (replace(one, m=8), replace(one, parts=1), replace(one, k=256), replace(one, n2=3), add_residual(one)):
         assert other is not None
-        assert one.joined([other]) is None
-    assert one.joined([WgmmaGemm(IN_HALVES["q6k"], m=9, k=512, n=5)]) is None
-    assert one.joined([StationaryGemm(IN_HALVES["q4k"], m=9, k=512, n=5)]) is None
+        assert fuse_horizontally(one, [other]) is None
+    assert fuse_horizontally(one, [WgmmaGemm(IN_HALVES["q6k"], m=9, k=512, n=5)]) is None
+    assert fuse_horizontally(one, [StationaryGemm(IN_HALVES["q4k"], m=9, k=512, n=5)]) is None
 
 
 def test_a_kernel_of_one_matrix_does_not_name_others() -> None:
@@ -121,8 +123,8 @@ def test_a_kernel_of_one_matrix_does_not_name_others() -> None:
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("ns", [(4096, 1024, 1024), (14336, 14336)], ids=["attention", "ffn"])
 def test_several_matrices_leave_products_asynchronous_and_spill_no_register(ns: tuple[int, ...], parts: int) -> None:
-    first, *others = (WgmmaGemm.suited(IN_HALVES["q4k"], k=4096, n=n, m=512, parts=parts) for n in ns)
-    together = first.joined(others)
+    first, *others = (suited.wgmma(IN_HALVES["q4k"], k=4096, n=n, m=512, parts=parts) for n in ns)
+    together = fuse_horizontally(first, others)
     assert together is not None
     assert faults(assemble(emit(together, HOPPER).text, HOPPER), together.launch().threads) == []
 
@@ -131,7 +133,7 @@ def test_several_matrices_leave_products_asynchronous_and_spill_no_register(ns: 
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("format", WINDOWED, ids=str)
 def test_suited_settings_leave_products_asynchronous_and_spill_no_register(format: Any, parts: int, residual: bool) -> None:
-    kernel = replace(WgmmaGemm.suited(format, k=14336, n=4096, m=512, parts=parts), residual=residual)
+    kernel = replace(suited.wgmma(format, k=14336, n=4096, m=512, parts=parts), residual=residual)
     assert faults(assemble(emit(kernel, HOPPER).text, HOPPER), kernel.launch().threads) == []
 
 
@@ -178,17 +180,17 @@ def test_blocks_that_share_k_leave_their_sums_and_the_last_adds_them() -> None:
 
 
 def test_staged_products_of_several_matrices_have_as_many_slices_as_a_gpu_has_room_for() -> None:
-    one = WgmmaGemm.suited(IN_HALVES["q4k"], k=4096, n=14336, m=32, parts=2)
-    assert (one.staged, one.slices, one.groups) == (True, 2, 56)
-    both = one.joined([one])
+    one = suited.wgmma(IN_HALVES["q4k"], k=4096, n=14336, m=32, parts=2)
+    assert (one.staged, one.slices, one.blocks.groups) == (True, 2, 56)
+    both = fuse_horizontally(one, [one])
     assert isinstance(both, WgmmaGemm)
-    assert (both.slices, both.groups) == (1, 112)
+    assert (both.slices, both.blocks.groups) == (1, 112)
 
 
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("format", IN_PIECES, ids=str)
 def test_suited_settings_for_few_rows_leave_products_asynchronous_and_spill_no_register(format: Any, parts: int) -> None:
-    kernel = WgmmaGemm.suited(format, k=14336, n=4096, m=32, parts=parts)
+    kernel = suited.wgmma(format, k=14336, n=4096, m=32, parts=parts)
     assert kernel.staged
     assert faults(assemble(emit(kernel, HOPPER).text, HOPPER), kernel.launch().threads) == []
 
