@@ -122,7 +122,7 @@ class PagedRopeScatter(PagedKernel):
 
     def _write_codes(
         self, k: KernelBuilder, row: Value, head: Value, first: Value, live: Value, page: Value, place: Value
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Codes and scales of q8_0, of the keys and values as they are now: a thread takes as many values side by side as its
         pairs have, so that 16 or 8 lanes have the 32 of a scale."""
         number = head - self.heads
