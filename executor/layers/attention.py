@@ -108,7 +108,7 @@ class TokenAttention:
         places = {"table": self.rope_table, "position": self.position}
         if launch.fused and biases_at_once(w):
             added, norms = biases(w), {"q_gamma": w.attn_q_norm, "k_gamma": w.attn_k_norm}
-            sizes = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, "max_len": cache.max_len}
+            sizes: dict[str, Any] = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, "max_len": cache.max_len}
             given = {"q": a.q, "k": a.k, "v": a.v, "k_cache": cache.keys, "v_cache": cache.values, **places}
             normed = None not in norms.values()
             if normed and can_norm(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim):

@@ -179,15 +179,18 @@ class PagedAttentionLastBlock(PagedAttention):
         for row in self._lone(arguments):
             for name in HANDED:
                 held[name][row] = arguments[name][row]
+        out = self._exact_out(arguments)
+        forms = self.output.of(self.out_shape, out)
+        return {"out": out, **forms, **held, "counters": np.zeros_like(arguments["counters"])}
+
+    def _exact_out(self, arguments: Mapping[str, Any]) -> NDArray[np.float64]:
         out = np.zeros((self.rows, self.heads, self.head_dim))
         for row in range(self.rows):
             where = self.seen(arguments, row)
             if len(where):
-                scores, values = self.exact(arguments, row, where)
-                part = softmax_part(scores, values)
+                part = softmax_part(*self.exact(arguments, row, where))
                 out[row] = part["weighted"] / part["totals"][:, None]
-        forms = self.output.of(self.out_shape, out)
-        return {"out": out, **forms, **held, "counters": np.zeros_like(arguments["counters"])}
+        return out
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """Of parts that of paged_attention, nothing of a part that is alone; of the result see `merged_bound`."""
@@ -195,7 +198,7 @@ class PagedAttentionLastBlock(PagedAttention):
         for row in self._lone(arguments):
             for name in HANDED:
                 held[name][row] = 0.0
-        out, bound = self.reference(**arguments)["out"], np.zeros((self.rows, self.heads, self.head_dim))
+        out, bound = self._exact_out(arguments), np.zeros((self.rows, self.heads, self.head_dim))
         for row in range(self.rows):
             where = self.seen(arguments, row)
             if len(where):

@@ -234,7 +234,13 @@ class RopeScatter(KernelType):
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
         for heads, kv_heads, head_dim, max_len, rotary_dim in NORM_SAMPLES if fixed.get("normed") else SAMPLES:
-            shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": max_len, "rotary_dim": rotary_dim}
+            shape: dict[str, Any] = {
+                "heads": heads,
+                "kv_heads": kv_heads,
+                "head_dim": head_dim,
+                "max_len": max_len,
+                "rotary_dim": rotary_dim,
+            }
             yield cls(**fixed, **shape)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
