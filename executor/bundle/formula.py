@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from ptxgen.dsl.parts import KernelPart
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -60,11 +62,17 @@ def traced(record: D) -> D:
 
 
 def plain(record: D) -> D:
-    """The dataclass, and its parts (kernel_type.PART), with their numbers without formulae."""
+    """The dataclass with its numbers without formulae."""
     values: dict[str, Any] = {f.name: getattr(record, f.name) for f in fields(record) if f.init}
-    numbers = {name: int(value) for name, value in values.items() if isinstance(value, TracedInt)}
-    parts = {f.name: plain(values[f.name]) for f in fields(record) if f.metadata.get("part")}
-    return replace(record, **numbers, **parts)
+    found = {name: _plain(value) for name, value in values.items()}
+    return replace(record, **{name: value for name, value in found.items() if value is not values[name]})
+
+
+def _plain(value: Any) -> Any:
+    """A value of a field: a number, or the parts of a kernel (ptxgen/dsl/parts.py), without formulae."""
+    if isinstance(value, KernelPart):
+        return plain(value)
+    return int(value) if isinstance(value, TracedInt) else value
 
 
 _COMPUTED: Final[dict[str, tuple[int, Callable[[Any, Any], Any]]]] = {

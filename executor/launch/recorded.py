@@ -4,7 +4,7 @@ executor/model/recorded_step.py's business."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -12,7 +12,8 @@ from executor.device.protocol import Device, Grid, LoadedKernel
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import LayerOperation
 from executor.memory.buffers import GpuBuffer
-from ptxgen.dsl.kernel_type import KernelType, fields_of
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.parts import usual_parameters
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class FoldedLaunch:
     @property
     def parameters(self) -> dict[str, Any]:
         """Those that are not the kernel's defaults, its shape included."""
-        usual = {name: one.default for name, (one, _) in fields_of(self.kernel).items() if one.default is not MISSING}
+        usual = usual_parameters(self.kernel)
         return {name: value for name, value in self.kernel.parameters().items() if name not in usual or usual[name] != value}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from ptxgen.dsl.kernel_type import fields_of
+from ptxgen.dsl.parts import fields_of
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.registry import KernelEntry
 
@@ -24,7 +24,7 @@ def parse_shape(entry: KernelEntry, settings: Iterable[str]) -> dict[str, Any]:
     Fields of any other type than a number or a truth value are given as text: their class accepts their names. Raises
     ArgumentError for a word that is no setting, a name that is there twice, or a value of another type.
     """
-    declared = {field.name: getattr(field.type, "__name__", field.type) for field in entry.fields.values()}
+    declared = _declared(entry)
     shape: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -39,7 +39,7 @@ def parse_shape(entry: KernelEntry, settings: Iterable[str]) -> dict[str, Any]:
 def known_values(entry: KernelEntry, name: str) -> list[str]:
     """The words that a parameter may be: truth values, all formats, those of the sample shapes where it is another word; none
     of a number."""
-    declared = getattr(entry.fields[name].type, "__name__", entry.fields[name].type)
+    declared = _declared(entry)[name]
     if declared == "bool":
         return ["true", "false"]
     if declared == "Format":
@@ -49,9 +49,14 @@ def known_values(entry: KernelEntry, name: str) -> list[str]:
     if declared in READERS:
         return []
     try:
-        return sorted({str(fields_of(case)[name][1]) for case in entry.cases()})
+        return sorted({str(case.parameters()[name]) for case in entry.cases()})
     except Exception:  # a stranger's code: conformance says what is wrong with it
         return []
+
+
+def _declared(entry: KernelEntry) -> dict[str, Any]:
+    """The types that the class declares, and its parts, by field."""
+    return {one.name: getattr(one.type, "__name__", one.type) for one in fields_of(entry.type, entry.fixed)}
 
 
 def _converted(kernel: str, name: str, text: str, declared: Any) -> Any:

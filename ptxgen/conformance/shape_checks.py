@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ptxgen.dsl.arguments import Argument, Array, Scalar, is_whole
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.launch_config import EARLY_SM
 from ptxgen.dsl.memory import LARGEST_ARRAY
+from ptxgen.dsl.parts import part_parameters
 from ptxgen.errors import Nonconformity
 from ptxgen.isa.effects import Effect
 from ptxgen.target import ALL, MAX_BLOCK, MAX_GRID, MAX_THREADS, Target
@@ -188,3 +189,9 @@ SHAPE_CHECKS: dict[str, Callable[[KernelType], None]] = {
     "assembly": assembly,
     "emulator": emulator,
 }
+
+
+def set_fields(kernel: KernelType) -> dict[str, Any]:
+    """The fields that make the shape, those of parts included, with their values."""
+    own = {f.name: getattr(kernel, f.name) for f in fields(kernel) if f.init}
+    return own | part_parameters(kernel)

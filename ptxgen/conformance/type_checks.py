@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from ptxgen.conformance.execution import emitted
-from ptxgen.conformance.shape_checks import emulator, signature, targets
+from ptxgen.conformance.shape_checks import emulator, set_fields, signature, targets
 from ptxgen.dsl.arguments import Array, is_whole
-from ptxgen.dsl.kernel_type import KernelType, changed, fields_of
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.parts import with_parameters
 from ptxgen.errors import ArgumentError, Nonconformity, PtxGenError
 from ptxgen.kernels.registry import KernelEntry
 from ptxgen.target import Target
@@ -30,7 +31,7 @@ def cases(entry: KernelEntry) -> None:
             raise Nonconformity(f"cases() has {kernel}, which is not called {entry.name}")
         if kernels.count(kernel) > 1:
             raise Nonconformity(f"cases() has {kernel} twice")
-        shape = {name: value for name, (_, value) in fields_of(kernel).items() if name not in entry.fixed}
+        shape = {name: value for name, value in set_fields(kernel).items() if name in entry.parameters}
         if entry.make(**shape) != kernel:
             raise Nonconformity(f"{kernel} is not equal to a kernel made from its own fields")
 
@@ -40,13 +41,13 @@ def refusals(entry: KernelEntry) -> None:
     kernel = smallest(entry)
     for name in whole_fields(entry, kernel):
         for value in WRONG:
-            other = _changed(kernel, name, value)
-            if other is None:
+            changed = _changed(kernel, name, value)
+            if changed is None:
                 continue
             if not isinstance(value, int):
                 raise Nonconformity(f"{name}={value!r} is accepted; {_cure(name)}")
             try:
-                signature(other)
+                signature(changed)
             except Exception as error:  # whatever the author's code makes of such a number
                 reason = str(error) if isinstance(error, PtxGenError) else f"{type(error).__name__}: {error}"
                 raise Nonconformity(f"{name}={value!r} is accepted, but {reason}; {_cure(name)}") from error
@@ -89,26 +90,26 @@ def _untried(entry: KernelEntry, only: Collection[str]) -> Iterator[KernelType]:
     for name in whole_fields(entry, kernel):
         if only and name not in only:
             continue
-        tried = {fields_of(case)[name][1] for case in entry.cases()}
+        tried = {set_fields(case)[name] for case in entry.cases()}
         if not tried & {1, *PRIMES} and not any(map(_is_prime, tried)):
             yield from _first_taken(kernel, name, PRIMES)
         yield from _first_taken(kernel, name, [value for value in SMALLEST if value < min(tried)])
 
 
 def _first_taken(kernel: KernelType, name: str, values: Any) -> Iterator[KernelType]:
-    yield from [other for other in (_changed(kernel, name, value) for value in values) if other is not None][:1]
+    yield from [changed for changed in (_changed(kernel, name, value) for value in values) if changed is not None][:1]
 
 
 def _changed(kernel: KernelType, name: str, value: Any) -> KernelType | None:
     """The kernel with one field changed, None if its type or its signature refuses that."""
     try:
-        other = changed(kernel, **{name: value})
-        other.signature()
+        changed = with_parameters(kernel, **{name: value})
+        changed.signature()
     except ArgumentError:
         return None
     except Exception as error:
         raise Nonconformity(f"{name}={value!r} raises {type(error).__name__} ({error}); {_cure(name)}") from error
-    return other
+    return changed
 
 
 def smallest(entry: KernelEntry) -> KernelType:
@@ -123,7 +124,8 @@ def array_bytes(kernel: KernelType) -> int:
 
 def whole_fields(entry: KernelEntry, kernel: KernelType) -> list[str]:
     """The fields of the shape that are whole numbers."""
-    return [name for name, (_, value) in fields_of(kernel).items() if name not in entry.fixed and is_whole(value)]
+    shape = {name: value for name, value in set_fields(kernel).items() if name in entry.parameters}
+    return [name for name, value in shape.items() if is_whole(value)]
 
 
 def _is_prime(number: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.ir import Function
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.parts import parts_of, summary
 from ptxgen.dsl.stamps import stamped_signature, write_stamps
 from ptxgen.errors import AuthorError
 from ptxgen.target import Target
@@ -15,11 +16,10 @@ def build(kernel: KernelType, target: Target | None = None, *, early: bool = Fal
     it may start before the launch before it has ended, as LaunchConfig.early says; unless it does so by itself, it lets the
     next one start and then waits, before all else or where it says (KernelType.waits_inside). stamped: with the times of a
     launch, in one more argument (stamps.py)."""
-    summary = (type(kernel).__doc__ or "").strip().splitlines()
     early = early and not kernel.launch().early
     signature = stamped_signature(kernel) if stamped else kernel.signature()
     target = kernel.target_for(target)
-    k = KernelBuilder(kernel.name, signature, kernel.launch(), target, summary[0] if summary else "", early=early)
+    k = KernelBuilder(kernel.name, signature, kernel.launch(), target, summary(type(kernel), parts_of(kernel)), early=early)
     if early:
         if not kernel.frees_next_inside:
             k.let_next_launch_start()

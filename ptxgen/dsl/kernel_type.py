@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ptxgen.dsl.arguments import (
     Argument,
@@ -21,6 +21,7 @@ from ptxgen.dsl.arguments import (
     write,
 )
 from ptxgen.dsl.launch_config import EARLY_SM, RING_SHARED, LaunchConfig
+from ptxgen.dsl.parts import part_parameters
 from ptxgen.errors import ArgumentError
 from ptxgen.target import ALL, DEFAULT, FIRST_PTX, Target
 
@@ -32,11 +33,9 @@ if TYPE_CHECKING:
 
 # The kernels of users import the names of arguments.py and launch_config.py from here, too.
 __all__ = [
-    "EARLY_SM", "HIDDEN", "MOST_CODE", "PART", "RING_SHARED", "Argument", "Array", "Direction", "HalfForm", "KernelType",
+    "EARLY_SM", "HIDDEN", "MOST_CODE", "RING_SHARED", "Argument", "Array", "Direction", "HalfForm", "KernelType",
     "LaunchConfig", "Scalar", "Signature", "Work", "addresses", "is_whole", "read", "update", "write",
 ]  # fmt: skip
-
-K = TypeVar("K", bound="KernelType")
 
 
 @dataclass(frozen=True)
@@ -264,7 +263,8 @@ class KernelType(ABC):
 
     def parameters(self) -> dict[str, Any]:
         """The shape as a dictionary, for manifests and messages."""
-        return {name: value for name, (one, value) in fields_of(self).items() if one.metadata.get("shown", True)}
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.metadata.get("shown", True)}
+        return own | part_parameters(self)
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.parameters().items())})"
@@ -272,28 +272,3 @@ class KernelType(ABC):
 
 HIDDEN = {"shown": False}
 """Metadata of a field that a registered name fixes (a format, a style) and users do not set: `field(metadata=HIDDEN)`."""
-
-PART = {"part": True}
-"""Metadata of a field that holds a part of the kernel, a frozen dataclass: `field(metadata=PART)`. The fields of the part are
-parameters of the kernel, beside its own; a registered name fixes the class of the part."""
-
-
-def fields_of(kernel: KernelType) -> dict[str, tuple[Field[Any], Any]]:
-    """The fields of a kernel and of its parts with their values, by name; in the place of a part stand its fields."""
-    found: dict[str, tuple[Field[Any], Any]] = {}
-    for one in fields(kernel):
-        value = getattr(kernel, one.name)
-        if one.metadata.get("part"):
-            found |= {own.name: (own, getattr(value, own.name)) for own in fields(value)}
-        elif one.init:
-            found[one.name] = one, value
-    return found
-
-
-def changed(kernel: K, **values: Any) -> K:
-    """The kernel with other values of some of its `fields_of`."""
-    parts = {one.name: getattr(kernel, one.name) for one in fields(kernel) if one.metadata.get("part")}
-    for name, part in parts.items():
-        own = {one.name: values.pop(one.name) for one in fields(part) if one.name in values}
-        parts[name] = replace(part, **own)
-    return replace(kernel, **parts, **values)

@@ -9,12 +9,13 @@ import logging
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.parts import KernelPart, composed, fixed_parts, parameters_of, summary
 from ptxgen.errors import ArgumentError
 from ptxgen.printable import did_you_mean, printable
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 K = TypeVar("K", bound=type[KernelType])
+Composition = tuple[type[KernelType], tuple[type[KernelPart], ...]]
 
 GROUP: Final = "ptxgen.kernels"
 """The entry-point group in which a package names the modules that register its kernels."""
@@ -31,8 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class KernelEntry:
-    """A registered name: a class and the fields that the name fixes (`q4k_gemv` fixes the format of a GEMV). Of a part
-    (kernel_type.PART) a name may fix the class alone: then the fields of that class are set as those of the kernel are."""
+    """A registered name: a class and the fields that the name fixes (`q4k_gemv` fixes the format of a GEMV)."""
 
     name: str
     type: type[KernelType]
@@ -40,25 +41,18 @@ class KernelEntry:
 
     @property
     def summary(self) -> str:
-        """The first line of the class's docstring."""
-        return next(iter((self.type.__doc__ or "").strip().splitlines()), "")
-
-    @property
-    def fields(self) -> dict[str, Field[Any]]:
-        """The fields that a user sets."""
-        found: dict[str, Field[Any]] = {}
-        for one in fields(self.type):
-            part = self.fixed.get(one.name)
-            if one.metadata.get("part") and isinstance(part, type):
-                found |= {own.name: own for own in fields(part)}
-            elif one.init and one.name not in self.fixed:
-                found[one.name] = one
-        return found
+        """The first line of the class's docstring, and what the parts that the name fixes add to it."""
+        return summary(self.type, fixed_parts(self.type, self.fixed))
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The shape fields a user sets, with their defaults (MISSING where there is none)."""
-        return {name: one.default for name, one in self.fields.items()}
+        return parameters_of(self.type, self.fixed)
+
+    @property
+    def composition(self) -> Composition:
+        """The class and the parts that the name fixes: names that differ in a format alone have the same."""
+        return self.type, tuple(fixed_parts(self.type, self.fixed))
 
     def make(self, **shape: Any) -> KernelType:
         """The kernel of this shape. Raises ArgumentError for unknown, missing or impossible values."""
@@ -69,12 +63,7 @@ class KernelEntry:
         missing = [name for name, default in parameters.items() if default is MISSING and name not in shape]
         if missing:
             raise ArgumentError(f"{self.name} needs {', '.join(missing)}")
-        fixed = dict(self.fixed)
-        for one in fields(self.type):
-            part = fixed.get(one.name)
-            if one.metadata.get("part") and isinstance(part, type):
-                fixed[one.name] = part(**{own.name: shape.pop(own.name) for own in fields(part) if own.name in shape})
-        kernel = self.type(**fixed, **shape)
+        kernel = composed(self.type, self.fixed, shape)
         try:
             kernel.signature()
         except ArgumentError as error:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.arguments import Signature, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HIDDEN, PART, KernelType, Work
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
+from ptxgen.dsl.parts import PARTS
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import AttentionType, positions
 from ptxgen.kernels.attention.int8_planes import Int8Planes
@@ -71,9 +72,10 @@ SAMPLES: Final[Mapping[tuple[bool, type[OneBlock], type[Output]], tuple[tuple[Ou
 @register(indirect=(True,), output=(Output, Int8Planes), split=(LastBlock,), source=(PLAIN, *ROPE_FUSED))
 @dataclass(frozen=True)
 class ContiguousAttention(AttentionType):
-    """out[h] = softmax(q[h] K^T / sqrt(head_dim)) V over the first `length` positions, K and V of key/value head h // group.
+    """out[h] = softmax(q[h] K^T / sqrt(head_dim)) V over the first `length` positions of a cache.
 
-    out, q: f32[heads, head_dim]; k_cache, v_cache: f32[kv_heads, max_len, head_dim]; group = heads / kv_heads. length: u32
+    out, q: f32[heads, head_dim]; k_cache, v_cache: f32[kv_heads, max_len, head_dim], K and V are those of key/value head
+    h // group, group = heads / kv_heads. length: u32
     scalar 1..max_len, or with `indirect` a buffer u32[1] that holds it; any other length writes nothing. Nothing past `length`
     is read. head_dim is a multiple of 32 up to 256, max_len at most 131072.
 
@@ -82,8 +84,8 @@ class ContiguousAttention(AttentionType):
     arguments that stand for q, length and the last row of the caches (`rope_`, `bias_rope_`, `norm_rope_`), see rope_source.py.
     """
 
-    output: Output = field(default=F32_OUT, kw_only=True, metadata=PART)
-    split: OneBlock = field(default=ONE_BLOCK, kw_only=True, metadata=PART)
+    output: Output = field(default=F32_OUT, kw_only=True, metadata=PARTS)
+    split: OneBlock = field(default=ONE_BLOCK, kw_only=True, metadata=PARTS)
     source: QuerySource = field(default=PLAIN, kw_only=True, metadata=HIDDEN)
 
     def __post_init__(self) -> None:

@@ -30,6 +30,7 @@ class F16Split(Output):
     whole windows of 256 values. Blocks of their own write the zeros of a last tile of fewer than 8 tokens."""
 
     suffix = "_halves"
+    summary = "packed as an f16 split"
     least_sm = 80
     one_token = False
     parts: int

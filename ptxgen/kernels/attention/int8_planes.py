@@ -15,7 +15,7 @@ from ptxgen.kernels.attention.output import HeadValues, Output, OutShape, Own, R
 from ptxgen.kernels.quantize import activation_digits
 from ptxgen.kernels.quantize.digit_bounds import digit_bounds
 from ptxgen.kernels.quantize.quantize import Quantize, write_digits
-from ptxgen.kernels.shape import require
+from ptxgen.kernels.shape import require_of
 from ptxgen.types import F32
 
 
@@ -25,10 +25,11 @@ class Int8Planes(Output):
     size], scales: f32[tokens, size / 32], sums: s32[tokens, size / 32]."""
 
     suffix = "_digits"
+    summary = "quantised to int8 planes"
     digits: int
 
     def require(self, kernel: KernelType) -> None:
-        require(kernel, "digits", high=max(activation_digits.LARGEST), part=self)
+        require_of(kernel.name, self, "digits", high=max(activation_digits.LARGEST))
 
     def arrays(self, shape: OutShape) -> Signature:
         return {**activation_digits.arrays(shape.tokens, self.digits, shape.size, "out")}

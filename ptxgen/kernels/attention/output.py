@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ptxgen.dsl.arguments import Signature
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.parts import KernelPart
 from ptxgen.dsl.value import Value
 from ptxgen.target import DEFAULT
 
@@ -58,7 +59,7 @@ class OutShape:
 
 
 @dataclass(frozen=True)
-class Output:
+class Output(KernelPart):
     """`out` alone. suffix: what a kernel's name ends with; least_sm: of a reduction in a launch of its own; one_token: whether
     the kernels of one token can write it."""
 

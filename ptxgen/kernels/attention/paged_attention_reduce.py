@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.arguments import Signature, read, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import PART, KernelType, Work
+from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
+from ptxgen.dsl.parts import PARTS
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.attention_type import LONGEST, positions
 from ptxgen.kernels.attention.f16_split import F16Split
@@ -54,7 +55,7 @@ class PagedAttentionReduce(KernelType):
     max_len: int
     splits: int = SPLITS
     least: int = LEAST
-    output: Output = field(default=Output(), kw_only=True, metadata=PART)
+    output: Output = field(default=Output(), kw_only=True, metadata=PARTS)
 
     def __post_init__(self) -> None:
         require(self, "rows", high=MOST_ROWS)

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.arguments import Signature, update, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import PART, KernelType, Work
+from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
+from ptxgen.dsl.parts import PARTS
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.attention_type import positions
 from ptxgen.kernels.attention.f16_split import F16Split
@@ -53,16 +54,16 @@ OUTPUTS: Mapping[type[Output], tuple[tuple[Output, tuple[int, ...], dict[str, An
 @register(output=OUTPUTS)
 @dataclass(frozen=True)
 class PagedAttentionLastBlock(PagedAttention):
-    """out[r, h] = softmax(q[r, h] K^T / sqrt(head_dim)) V over the positions that row r sees: paged_attention and
-    paged_attention_reduce in one launch, bit for bit.
+    """out[r, h] = softmax(q[r, h] K^T / sqrt(head_dim)) V over the positions that row r sees, in one launch.
 
-    out: f32[rows, heads, head_dim], zeros for a row that is idle. q, the cache, slot and position as in paged_attention; peaks,
-    totals, weighted, too, but of a row with one part alone nothing is written there. counters: u32[rows, kv_heads * blocks],
-    zeros before the launch and zeros again after it: `blocks` share the heads of a group.
+    out: f32[rows, heads, head_dim], zeros for a row that is idle; what is written beside it: output.py. The bits are those of
+    paged_attention and paged_attention_reduce. q, the cache, slot and position as in paged_attention; peaks, totals, weighted,
+    too, but of a row with one part alone nothing is written there. counters: u32[rows, kv_heads * blocks], zeros before the
+    launch and zeros again after it: `blocks` share the heads of a group.
     """
 
     least_sm = LEAST_SM
-    output: Output = field(default=Output(), kw_only=True, metadata=PART)
+    output: Output = field(default=Output(), kw_only=True, metadata=PARTS)
 
     def __post_init__(self) -> None:
         super().__post_init__()

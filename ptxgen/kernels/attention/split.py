@@ -14,7 +14,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.attention.group_tiles import GroupTiles
-from ptxgen.kernels.shape import require
+from ptxgen.kernels.shape import require_of
 from ptxgen.types import F32
 
 MOST_SPLITS: Final = 256
@@ -90,6 +90,6 @@ def part_bounds(
 
 def require_split(kernel: KernelType, split: Split) -> None:
     """Raise ArgumentError unless the kernels know such a split."""
-    require(kernel, "splits", high=MOST_SPLITS, part=split)
+    require_of(kernel.name, split, "splits", high=MOST_SPLITS)
     if split.least not in LEAST_ALLOWED:
         raise ArgumentError(f"{kernel.name}: least must be one of {LEAST_ALLOWED}, got {split.least!r}")

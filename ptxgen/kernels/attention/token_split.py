@@ -17,6 +17,7 @@ from ptxgen.dsl.arguments import Array, Signature, update
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import MOST_CODE
 from ptxgen.dsl.launch_config import LaunchConfig
+from ptxgen.dsl.parts import KernelPart
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
@@ -28,7 +29,7 @@ from ptxgen.kernels.attention.query_source import BlockPart, QuerySource, Source
 from ptxgen.kernels.attention.split import HANDED, MOST_SPLITS, Split, part_bounds, partials, require_split, softmax_part
 from ptxgen.kernels.attention.suited import TOKEN_LEAST, TOKEN_RESIDENT, TOKEN_SHORT, TOKEN_SPLITS
 from ptxgen.kernels.attention.tiles import Softmax, Tiles
-from ptxgen.kernels.shape import require
+from ptxgen.kernels.shape import require_of
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U32
 
@@ -38,7 +39,7 @@ MOST_SUMS = 24 << 10  # bytes that the sums of a block's warps may take of share
 
 
 @dataclass(frozen=True)
-class OneBlock:
+class OneBlock(KernelPart):
     """WARPS warps a head. stem: of a kernel's name; any_source: whether all sources can be attended to."""
 
     stem: ClassVar[str] = "incremental"
@@ -115,6 +116,7 @@ class Warps(OneBlock):
     OneBlock."""
 
     stem = "multi_warp"
+    summary = "num_warps warps a head"
     num_warps: int
 
     @property
@@ -134,6 +136,7 @@ class LastBlock(OneBlock):
     heads of a group. A multiprocessor must be able to hold `resident` blocks."""
 
     stem = "grouped"
+    summary = "long sequences by many blocks"
     any_source = True
     most_code = QuerySource.most_code
     scratch = (*HANDED, "counters")
@@ -148,10 +151,10 @@ class LastBlock(OneBlock):
         return Split(self.splits, self.least)
 
     def require(self, attention: AttentionType) -> None:
-        require(attention, "splits", low=2, high=MOST_SPLITS, part=self)
-        require(attention, "resident", high=8, part=self)
+        require_of(attention.name, self, "splits", low=2, high=MOST_SPLITS)
+        require_of(attention.name, self, "resident", high=8)
         require_split(attention, self.split)
-        require(attention, "short", part=self)
+        require_of(attention.name, self, "short")
         if self.short < self.least:
             raise ArgumentError(f"{attention.name}: short must be at least least ({self.least}), got {self.short}")
 

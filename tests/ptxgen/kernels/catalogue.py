@@ -16,13 +16,14 @@ ALONE: list[KernelType] = [case for case in CASES if case.launch().ranks == 1]
 
 
 def _representatives() -> frozenset[str]:
-    of_types: dict[type[KernelType], str] = {}
+    found: dict[object, str] = {}
     for entry in ENTRIES:
         if entry.fixed.get("format") is FORMATS["Q4_K"]:
-            of_types[entry.type] = entry.name
-        of_types.setdefault(entry.type, entry.name)
-    return frozenset([*of_types.values(), *(entry.name for entry in ENTRIES if entry.type is DequantF16)])
+            found[entry.composition] = entry.name
+        found.setdefault(entry.composition, entry.name)
+    return frozenset([*found.values(), *(entry.name for entry in ENTRIES if entry.type is DequantF16)])
 
 
 REPRESENTATIVES = _representatives()
-"""The names of one kernel a strategy, which is a class (that of Q4_K, or the first), and one a format (its dequantisation)."""
+"""The names of one kernel a strategy, which is a composition (that of Q4_K, or the first), and one a format (its
+dequantisation)."""
