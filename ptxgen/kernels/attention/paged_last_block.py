@@ -17,8 +17,8 @@ from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.parts import PARTS
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.attention_type import positions
-from ptxgen.kernels.attention.f16_split import F16Split
-from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.f16_split import F16SplitOutput
+from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
 from ptxgen.kernels.attention.merge import LEAST_SM, Merge, PartArrays, Staged, alone, merged_bound
 from ptxgen.kernels.attention.output import Output, OutShape
 from ptxgen.kernels.attention.paged_attention import PagedAttention
@@ -39,13 +39,13 @@ OUTPUTS: Mapping[type[Output], tuple[tuple[Output, tuple[int, ...], dict[str, An
         (Output(), (1, 1, 1, 64, 128, 9, 1, 1152), {"kv_type": "q8_0", "splits": 256, "least": 32}),
         (Output(), (1, 1, 1, 32, 32, 1, 1, 32), ONE_PART),
     ),
-    Int8Planes: (
-        (Int8Planes(2), (3, 3, 1, 96, 32, 5, 2, 96), {"kv_type": "f32", "splits": 2, "least": 64}),
-        (Int8Planes(1), (1, 1, 1, 32, 32, 1, 1, 32), ONE_PART),
+    Int8PlanesOutput: (
+        (Int8PlanesOutput(2), (3, 3, 1, 96, 32, 5, 2, 96), {"kv_type": "f32", "splits": 2, "least": 64}),
+        (Int8PlanesOutput(1), (1, 1, 1, 32, 32, 1, 1, 32), ONE_PART),
     ),
-    F16Split: (
-        (F16Split(2, 64), (3, 4, 2, 128, 32, 5, 2, 96), {"kv_type": "f16", "splits": 2, "least": 64}),
-        (F16Split(1, 4), (1, 1, 1, 256, 32, 1, 1, 32), ONE_PART),
+    F16SplitOutput: (
+        (F16SplitOutput(2, 64), (3, 4, 2, 128, 32, 5, 2, 96), {"kv_type": "f16", "splits": 2, "least": 64}),
+        (F16SplitOutput(1, 4), (1, 1, 1, 256, 32, 1, 1, 32), ONE_PART),
     ),
 }
 """What the kernel writes, with samples: the form, rows to max_len, the other fields."""

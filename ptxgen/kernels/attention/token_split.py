@@ -26,7 +26,15 @@ from ptxgen.kernels.attention.group_tiles import GroupTiles
 from ptxgen.kernels.attention.merge import Merge, PartArrays, Staged, merged_bound
 from ptxgen.kernels.attention.output import Output, OutShape, Result
 from ptxgen.kernels.attention.query_source import BlockPart, QuerySource, Sources
-from ptxgen.kernels.attention.split import HANDED, MOST_SPLITS, Split, part_bounds, partials, require_split, softmax_part
+from ptxgen.kernels.attention.split import (
+    HANDED,
+    MOST_SPLITS,
+    SequenceSplit,
+    part_bounds,
+    partials,
+    require_split,
+    softmax_part,
+)
 from ptxgen.kernels.attention.suited import TOKEN_LEAST, TOKEN_RESIDENT, TOKEN_SHORT, TOKEN_SPLITS
 from ptxgen.kernels.attention.tiles import Softmax, Tiles
 from ptxgen.kernels.shape import require_of
@@ -130,7 +138,7 @@ class Warps(OneBlock):
 
 @dataclass(frozen=True)
 class LastBlock(OneBlock):
-    """Up to `short` positions the bits of OneBlock. More are dealt out as told in `Split`; query heads of a group share each
+    """Up to `short` positions the bits of OneBlock. More are dealt out as told in `SequenceSplit`; query heads of a group share each
     read of the cache; the last block reduces the parts. These stand in peaks, totals: f32[heads, splits], weighted: f32[heads,
     splits, head_dim]; counters: u32[kv_heads * blocks], zeros before the launch and zeros again after it: `blocks` share the
     heads of a group. A multiprocessor must be able to hold `resident` blocks."""
@@ -146,9 +154,9 @@ class LastBlock(OneBlock):
     resident: int = TOKEN_RESIDENT
 
     @property
-    def split(self) -> Split:
+    def split(self) -> SequenceSplit:
         """How the positions of a long sequence are dealt out."""
-        return Split(self.splits, self.least)
+        return SequenceSplit(self.splits, self.least)
 
     def require(self, attention: AttentionType) -> None:
         require_of(attention.name, self, "splits", low=2, high=MOST_SPLITS)

@@ -9,7 +9,7 @@ import pytest
 from ptxgen.commands.shapes import parse_shape
 from ptxgen.dsl.parts import with_parameters
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
 from ptxgen.kernels.registry import find
 
@@ -21,7 +21,7 @@ def test_the_fields_of_a_part_are_parameters_of_the_kernel() -> None:
     entry = find(NAME)
     assert list(entry.parameters) == [*SHAPE, "splits", "least", "digits"]
     kernel = entry.make(**SHAPE, digits=2)
-    assert kernel == PagedAttentionReduce(**SHAPE, output=Int8Planes(2))
+    assert kernel == PagedAttentionReduce(**SHAPE, output=Int8PlanesOutput(2))
     assert kernel.parameters() == {**SHAPE, "splits": 64, "least": 128, "digits": 2}
     assert with_parameters(kernel, heads=4, digits=3) == entry.make(**{**SHAPE, "heads": 4}, digits=3)
     assert parse_shape(entry, ["digits=3", "rows=2"]) == {"digits": 3, "rows": 2}

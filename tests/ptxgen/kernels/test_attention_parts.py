@@ -15,7 +15,7 @@ from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
-from ptxgen.kernels.attention.f16_split import F16Split
+from ptxgen.kernels.attention.f16_split import F16SplitOutput
 from ptxgen.kernels.attention.output import HeadValues, Output, OutShape, Own, Runs, Store, StoreHead, ready
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
 from ptxgen.kernels.attention.paged_last_block import ONE_PART, PagedAttentionLastBlock
@@ -82,7 +82,7 @@ def test_every_kernel_writes_a_form_that_it_does_not_know(kernel: KernelType) ->
     assert np.isfinite(results["scaled"]).all()
 
 
-@pytest.mark.parametrize("parts", [{"source": RopeFused(False)}, {"output": F16Split(1, 4)}], ids=str)
+@pytest.mark.parametrize("parts", [{"source": RopeFused(False)}, {"output": F16SplitOutput(1, 4)}], ids=str)
 def test_parts_that_do_not_go_together_are_refused_by_name(parts: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match=r"^there is no (rope_)?incremental_attention(_halves)?_indirect of "):
         ContiguousAttention(True, 1, 1, 256, 1, split=OneBlock(), **parts)
