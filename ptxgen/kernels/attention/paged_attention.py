@@ -42,12 +42,12 @@ from ptxgen.types import F32, U32
 class PagedAttention(PagedKernel):
     """The softmax of each part of the positions that a row sees, for paged_attention_reduce.
 
-    q: f32[rows, heads, head_dim]; peaks, totals: f32[rows, heads, splits], weighted: f32[rows, heads, splits, head_dim]: what
-    they hold is told in `partials`, how the positions are dealt out in `SequenceSplit`; the cache, slot and position as in PagedKernel.
-    A block takes a part for up to 8 query heads of a key/value head, which share each read of the cache, and has a warp for
-    each `tile` (32 or 16) of `least` positions. A row whose position is max_len or more writes nothing. At most `spread` blocks
-    share the parts of a row, one after another: fewer are better where there are many rows, which need no more blocks to fill a
-    GPU. A multiprocessor's registers hold resident_threads threads.
+    q: f32[rows, heads, head_dim]; peaks, totals: f32[rows, heads, splits], weighted: f32[rows, heads, splits, head_dim], see
+    `partials`; how the positions are dealt out: SequenceSplit; the cache, slot and position as in PagedKernel. A block takes a
+    part for up to 8 query heads of a key/value head, which share each read of the cache, and has a warp for each `tile` (32 or
+    16) of `least` positions. A row whose position is max_len or more writes nothing. At most `spread` blocks share the parts of
+    a row, one after another: fewer are better where there are many rows, which need no more blocks to fill a GPU. The
+    registers of a multiprocessor hold resident_threads threads.
     """
 
     waits_inside = True

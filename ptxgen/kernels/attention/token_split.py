@@ -138,10 +138,12 @@ class Warps(OneBlock):
 
 @dataclass(frozen=True)
 class LastBlock(OneBlock):
-    """Up to `short` positions the bits of OneBlock. More are dealt out as told in `SequenceSplit`; query heads of a group share each
-    read of the cache; the last block reduces the parts. These stand in peaks, totals: f32[heads, splits], weighted: f32[heads,
-    splits, head_dim]; counters: u32[kv_heads * blocks], zeros before the launch and zeros again after it: `blocks` share the
-    heads of a group. A multiprocessor must be able to hold `resident` blocks."""
+    """Up to `short` positions the bits of OneBlock. More are dealt out by SequenceSplit; query heads of a group share each read
+    of the cache; the last block reduces the parts. A multiprocessor must be able to hold `resident` blocks.
+
+    Scratch: peaks, totals: f32[heads, splits], weighted: f32[heads, splits, head_dim]; counters: u32[kv_heads * blocks], zeros
+    before the launch and zeros again after it: `blocks` share the heads of a group.
+    """
 
     stem = "grouped"
     summary = "long sequences by many blocks"
