@@ -176,10 +176,7 @@ class PagedRopeScatter(PagedKernel):
                     page, at = place or (0, 0)
                     values[f"{tensor}_{part.suffix}"][page, :, at] = value
                     bounds[f"{tensor}_{part.suffix}"][page, :, at] = bound
-        return self._written(values), self._written(bounds)
-
-    def _written(self, values: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        return {name: value for name, value in values.items() if name != "v" or self.bias}
+        return self.single.written(values), self.single.written(bounds)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         return self._each(arguments)[0]
