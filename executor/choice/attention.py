@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 from executor.base.rules import RULES, Rule
 from executor.choice.choice import GpuProfile
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.kernels.attention.flash_attention import FlashAttention
 from ptxgen.kernels.attention.suited import TOKEN_LEAST, TOKEN_SHORT, Suited, splits_for, suited
 from ptxgen.kernels.attention.token_split import LastBlock
@@ -136,5 +137,6 @@ def choose_token_attention(
 
 def attention_of_one(*, heads: int, kv_heads: int, head_dim: int) -> TokenAttentionChoice:
     """That of layers that are run one by one, after a launch that rotates."""
-    blocks = LastBlock.blocks(heads // kv_heads, head_dim)
-    return TokenAttentionChoice(splits_for(kv_heads * blocks), TOKEN_LEAST, TOKEN_SHORT, "layers one by one")
+    split = LastBlock()
+    kernel = ContiguousAttention(True, heads, kv_heads, head_dim, max_len=1, split=split)  # refuses heads that it cannot have
+    return TokenAttentionChoice(splits_for(split.groups(kernel)), TOKEN_LEAST, TOKEN_SHORT, "layers one by one")

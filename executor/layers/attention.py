@@ -21,8 +21,8 @@ from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
 from ptxgen.kernels.activation.elementwise import ResidualAdd
 from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
-from ptxgen.kernels.attention.f16_split import F16Split
-from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.f16_split import F16SplitOutput
+from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
 from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
 from ptxgen.kernels.attention.output import Output
 from ptxgen.kernels.attention.rope_scatter import RopeScatter, can_norm
@@ -132,8 +132,8 @@ class TokenAttention:
 def output_of(form: Form | None) -> Output:
     """What attention writes for an output projection that reads this form."""
     if isinstance(form, HalfForm):
-        return F16Split(form.parts, form.lane_run)
-    return Output() if form is None else Int8Planes(form)
+        return F16SplitOutput(form.parts, form.lane_run)
+    return Output() if form is None else Int8PlanesOutput(form)
 
 
 def biases(w: ValidatedLayerWeights) -> dict[str, GpuBuffer]:

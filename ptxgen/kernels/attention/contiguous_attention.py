@@ -16,7 +16,7 @@ from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.parts import PARTS
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import AttentionType, positions
-from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
 from ptxgen.kernels.attention.output import Output, OutShape
 from ptxgen.kernels.attention.query_source import PLAIN, QuerySource
 from ptxgen.kernels.attention.rope_source import ROPE_FUSED
@@ -38,43 +38,44 @@ SAMPLES: Final[Mapping[tuple[bool, type[OneBlock], type[Output]], tuple[tuple[Ou
         (F32_OUT, Warps(2), (4, 2, 128, 67)),
         (F32_OUT, Warps(8), (2, 2, 256, 331)),
     ),
-    (False, OneBlock, Int8Planes): (
-        (Int8Planes(2), ONE_BLOCK, (9, 3, 64, 100)),
-        (Int8Planes(1), ONE_BLOCK, (8, 2, 128, 33)),
-        (Int8Planes(3), ONE_BLOCK, (2, 1, 256, 40)),
-        (Int8Planes(3), ONE_BLOCK, (2, 2, 96, 300)),
-        (Int8Planes(2), ONE_BLOCK, (3, 1, 32, 1)),
+    (False, OneBlock, Int8PlanesOutput): (
+        (Int8PlanesOutput(2), ONE_BLOCK, (9, 3, 64, 100)),
+        (Int8PlanesOutput(1), ONE_BLOCK, (8, 2, 128, 33)),
+        (Int8PlanesOutput(3), ONE_BLOCK, (2, 1, 256, 40)),
+        (Int8PlanesOutput(3), ONE_BLOCK, (2, 2, 96, 300)),
+        (Int8PlanesOutput(2), ONE_BLOCK, (3, 1, 32, 1)),
     ),
     (False, LastBlock, Output): (
         (F32_OUT, LastBlock(3, 32, 32), (6, 1, 64, 200)),
         (F32_OUT, LastBlock(2, 32, 32), (1, 1, 32, 1)),
     ),
-    (False, LastBlock, Int8Planes): (
-        (Int8Planes(2), LastBlock(4, 32, 64), (2, 1, 128, 130)),
-        (Int8Planes(1), LastBlock(2, 32, 32), (1, 1, 32, 1)),
+    (False, LastBlock, Int8PlanesOutput): (
+        (Int8PlanesOutput(2), LastBlock(4, 32, 64), (2, 1, 128, 130)),
+        (Int8PlanesOutput(1), LastBlock(2, 32, 32), (1, 1, 32, 1)),
     ),
     (True, LastBlock, Output): (
         (F32_OUT, LastBlock(3, 32, 32), (6, 1, 64, 200)),
         (F32_OUT, LastBlock(2, 32, 32), (1, 1, 64, 2)),
         (F32_OUT, LastBlock(2, 32, 64), (2, 2, 128, 40)),
     ),
-    (True, LastBlock, Int8Planes): (
-        (Int8Planes(2), LastBlock(4, 32, 64), (2, 1, 128, 130)),
-        (Int8Planes(3), LastBlock(2, 32, 32), (1, 1, 64, 2)),
-        (Int8Planes(3), LastBlock(2, 32, 64), (5, 1, 64, 40)),
+    (True, LastBlock, Int8PlanesOutput): (
+        (Int8PlanesOutput(2), LastBlock(4, 32, 64), (2, 1, 128, 130)),
+        (Int8PlanesOutput(3), LastBlock(2, 32, 32), (1, 1, 64, 2)),
+        (Int8PlanesOutput(3), LastBlock(2, 32, 64), (5, 1, 64, 40)),
     ),
 }
 """Samples of each composition, by whether it is RoPE-fused, how it is split, what it writes; heads to max_len last."""
 
 
 @register(indirect=(False, True), output=(Output,), split=(OneBlock, Warps), source=(PLAIN,))
-@register(indirect=(True,), output=(Int8Planes,), split=(OneBlock,), source=(PLAIN,))
-@register(indirect=(True,), output=(Output, Int8Planes), split=(LastBlock,), source=(PLAIN, *ROPE_FUSED))
+@register(indirect=(True,), output=(Int8PlanesOutput,), split=(OneBlock,), source=(PLAIN,))
+@register(indirect=(True,), output=(Output, Int8PlanesOutput), split=(LastBlock,), source=(PLAIN, *ROPE_FUSED))
 @dataclass(frozen=True)
 class ContiguousAttention(AttentionType):
-    """out[h] = softmax(q[h] K^T / sqrt(head_dim)) V over the first `length` positions, K and V of key/value head h // group.
+    """out[h] = softmax(q[h] K^T / sqrt(head_dim)) V over the first `length` positions of a cache.
 
-    out, q: f32[heads, head_dim]; k_cache, v_cache: f32[kv_heads, max_len, head_dim]; group = heads / kv_heads. length: u32
+    out, q: f32[heads, head_dim]; k_cache, v_cache: f32[kv_heads, max_len, head_dim], K and V are those of key/value head
+    h // group, group = heads / kv_heads. length: u32
     scalar 1..max_len, or with `indirect` a buffer u32[1] that holds it; any other length writes nothing. Nothing past `length`
     is read. head_dim is a multiple of 32 up to 256, max_len at most 131072.
 

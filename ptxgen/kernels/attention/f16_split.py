@@ -23,13 +23,14 @@ HEAD_DIMS = (128, 256)
 
 
 @dataclass(frozen=True)
-class F16Split(Output):
+class F16SplitOutput(Output):
     """`out`, and what pack_halves makes of its rows.
 
     halves: f16[ceil(tokens / 8), ceil(size / 256), 17, parts, 2, 8, 8], scales: f32[tokens, ceil(size / 256)]. A block has
     whole windows of 256 values. Blocks of their own write the zeros of a last tile of fewer than 8 tokens."""
 
     suffix = "_halves"
+    summary = "packed as an f16 split"
     least_sm = 80
     one_token = False
     parts: int

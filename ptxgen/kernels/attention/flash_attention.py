@@ -248,7 +248,7 @@ class FlashAttention(PagedKernel):
 
     def _exact(
         self, arguments: Mapping[str, Any], row: int, where: NDArray[np.int64], *, magnitude: bool = False
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The scores [heads, positions] of a row and the values [heads, positions, head_dim]; with `magnitude` of the absolute
         numbers."""
         q = arguments["q"][row].astype(np.float64)

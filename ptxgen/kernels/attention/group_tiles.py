@@ -138,7 +138,7 @@ class GroupTiles:
 
     def softmax(
         self, k: KernelBuilder, queries: SharedPart, locate: Locate, begin: Value, stop: Value, scale: float
-    ) -> list[Softmax]:  # fmt: skip
+    ) -> list[Softmax]:
         """The warp's part of the positions from `begin`, where a tile starts, to `stop`, for each head; in each, `total` is one
         lane's share and `weighted` one stream's. `locate` is asked for tiles that start before `stop`, for no row past it."""
         lane, span = k.lane % self.lanes, self.lanes // self.flight  # lanes that a row's score comes to in a round

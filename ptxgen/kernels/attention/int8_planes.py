@@ -20,11 +20,12 @@ from ptxgen.types import F32
 
 
 @dataclass(frozen=True)
-class Int8Planes(Output):
+class Int8PlanesOutput(Output):
     """`out`, and what q8_quantize (digits=1), q16_quantize (2) or q24_quantize (3) make of its rows: digits: s8[tokens, digits,
     size], scales: f32[tokens, size / 32], sums: s32[tokens, size / 32]."""
 
     suffix = "_digits"
+    summary = "quantised to int8 planes"
     digits: int
 
     def require(self, kernel: KernelType) -> None:

@@ -46,7 +46,7 @@ class NewestTiles(Tiles):
 
     def begin(
         self, k: KernelBuilder, registers: tuple[Rows, ...], keys: GlobalArray, values: GlobalArray, position: Value
-    ) -> Before:  # fmt: skip
+    ) -> Before:
         """Begin to load what the warp needs first, which is on its way while the block makes the newest row, and ask L2 for the
         rest of its first tile. keys, values, position: as in Before. The warp waits for its lanes in between because
         the assembler moves no load past that: it would ask for values before keys, and for what the block was asked for before
@@ -90,7 +90,7 @@ class NewestTiles(Tiles):
 
     def softmax_with(
         self, k: KernelBuilder, query: list[Value], before: Before, key: SharedPart, value: SharedPart, scale: float
-    ) -> Softmax:  # fmt: skip
+    ) -> Softmax:
         """The warp's part of all positions up to the newest, in which `total` is one lane's share. key, value: of the newest,
         from the lane's place on."""
         place, round_of_lane = self.place(k)
@@ -120,7 +120,7 @@ class NewestTiles(Tiles):
 
     def _add(
         self, k: KernelBuilder, part: Softmax, weight: Value, turn: Value | int, rows: Rows, here: Value, value: SharedPart
-    ) -> None:  # fmt: skip
+    ) -> None:
         """As `add_rows`. Past the newest row comes the newest again, as in tiles.py, where the last one does: its weight of
         zero leaves a sum as it is, but for the sign of a zero."""
         for i, row in enumerate(rows):

@@ -122,14 +122,14 @@ class Output(KernelPart):
     def write_reduced(self, k: KernelBuilder, shape: OutShape, results: Results) -> None:
         """The body of that launch."""
         token, head = k.ctaid.y, k.ctaid.x
-        self.write_head(
-            k,
-            shape,
-            token,
-            results(token, head),
-            lambda d, result: k.store(k.arg.out[token, head, d], result()),
-            lambda: (head * shape.head_dim + k.tid.x, k.tid.x < shape.head_dim),
-        )
+
+        def store(d: Value, result: Result) -> None:
+            k.store(k.arg.out[token, head, d], result())
+
+        def own() -> tuple[Value, Value]:
+            return head * shape.head_dim + k.tid.x, k.tid.x < shape.head_dim
+
+        self.write_head(k, shape, token, results(token, head), store, own)
 
 
 def ready(value: Value) -> Result:

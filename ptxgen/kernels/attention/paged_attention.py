@@ -20,7 +20,15 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import positions
 from ptxgen.kernels.attention.group_tiles import TILES_ALLOWED, GroupTiles, Load
 from ptxgen.kernels.attention.paged_cache import TILE, PagedKernel, Place
-from ptxgen.kernels.attention.split import HANDED, MOST_SPLITS, Split, part_bounds, partials, require_split, softmax_part
+from ptxgen.kernels.attention.split import (
+    HANDED,
+    MOST_SPLITS,
+    SequenceSplit,
+    part_bounds,
+    partials,
+    require_split,
+    softmax_part,
+)
 from ptxgen.kernels.attention.suited import LEAST, RESIDENT_THREADS, SPLITS, filling_blocks, spread_of
 from ptxgen.kernels.attention.tiles import Softmax
 from ptxgen.kernels.registry import register
@@ -34,12 +42,12 @@ from ptxgen.types import F32, U32
 class PagedAttention(PagedKernel):
     """The softmax of each part of the positions that a row sees, for paged_attention_reduce.
 
-    q: f32[rows, heads, head_dim]; peaks, totals: f32[rows, heads, splits], weighted: f32[rows, heads, splits, head_dim]: what
-    they hold is told in `partials`, how the positions are dealt out in `Split`; the cache, slot and position as in PagedKernel.
-    A block takes a part for up to 8 query heads of a key/value head, which share each read of the cache, and has a warp for
-    each `tile` (32 or 16) of `least` positions. A row whose position is max_len or more writes nothing. At most `spread` blocks
-    share the parts of a row, one after another: fewer are better where there are many rows, which need no more blocks to fill a
-    GPU. A multiprocessor's registers hold resident_threads threads.
+    q: f32[rows, heads, head_dim]; peaks, totals: f32[rows, heads, splits], weighted: f32[rows, heads, splits, head_dim], see
+    `partials`; how the positions are dealt out: SequenceSplit; the cache, slot and position as in PagedKernel. A block takes a
+    part for up to 8 query heads of a key/value head, which share each read of the cache, and has a warp for each `tile` (32 or
+    16) of `least` positions. A row whose position is max_len or more writes nothing. At most `spread` blocks share the parts of
+    a row, one after another: fewer are better where there are many rows, which need no more blocks to fill a GPU. The
+    registers of a multiprocessor hold resident_threads threads.
     """
 
     waits_inside = True
@@ -63,9 +71,9 @@ class PagedAttention(PagedKernel):
         return "paged_attention"
 
     @property
-    def split(self) -> Split:
+    def split(self) -> SequenceSplit:
         """How the positions of a row are dealt out."""
-        return Split(self.splits, self.least)
+        return SequenceSplit(self.splits, self.least)
 
     @property
     def blocks(self) -> int:

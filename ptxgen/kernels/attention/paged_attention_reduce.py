@@ -16,11 +16,11 @@ from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.parts import PARTS
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.attention_type import LONGEST, positions
-from ptxgen.kernels.attention.f16_split import F16Split
-from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.f16_split import F16SplitOutput
+from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
 from ptxgen.kernels.attention.output import HeadValues, Output, OutShape, ready
 from ptxgen.kernels.attention.paged_cache import TILE, length_of
-from ptxgen.kernels.attention.split import Split, partials, require_split
+from ptxgen.kernels.attention.split import SequenceSplit, partials, require_split
 from ptxgen.kernels.attention.split_attention_reduce import WARPS, parts_bound, put_together, softmax_of_parts
 from ptxgen.kernels.attention.suited import LEAST, SPLITS
 from ptxgen.kernels.attention.tiles import Tiles
@@ -31,8 +31,8 @@ from ptxgen.types import F32, U32
 
 OUTPUTS: Mapping[type[Output], tuple[tuple[Output, tuple[int, ...]], ...]] = {
     Output: ((Output(), (4, 4, 96, 8192)), (Output(), (1, 1, 32, 32, 1, 32))),
-    Int8Planes: ((Int8Planes(2), (4, 3, 128, 8192)), (Int8Planes(1), (1, 1, 32, 32, 1, 32))),
-    F16Split: ((F16Split(2, 64), (3, 3, 128, 64, 2, 32)), (F16Split(1, 4), (1, 1, 128, 32, 1, 32))),
+    Int8PlanesOutput: ((Int8PlanesOutput(2), (4, 3, 128, 8192)), (Int8PlanesOutput(1), (1, 1, 32, 32, 1, 32))),
+    F16SplitOutput: ((F16SplitOutput(2, 64), (3, 3, 128, 64, 2, 32)), (F16SplitOutput(1, 4), (1, 1, 128, 32, 1, 32))),
 }
 """What the kernel writes, with samples: the form, and the fields from rows on."""
 
@@ -80,9 +80,9 @@ class PagedAttentionReduce(KernelType):
         return OutShape(self.rows, self.heads, self.head_dim)
 
     @property
-    def split(self) -> Split:
+    def split(self) -> SequenceSplit:
         """How the positions of a row are dealt out."""
-        return Split(self.splits, self.least)
+        return SequenceSplit(self.splits, self.least)
 
     def signature(self) -> Signature:
         return {

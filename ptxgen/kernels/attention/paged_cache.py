@@ -124,7 +124,7 @@ class PagedKernel(KernelType):
 
     def cached(
         self, k: KernelBuilder, tensor: str, page: Value, head: Value, place: Value, first: Value | int
-    ) -> list[GlobalArray]:  # fmt: skip
+    ) -> list[GlobalArray]:
         """Value `first` of the row at `place` of a page below `pages`, of key/value head `head`, in each part of the cache of
         `tensor` (`k` or `v`): what KvType.load takes. `moved` goes on from there to other rows of the page."""
         row = (page * self.kv_heads + head) * self.page_len + place

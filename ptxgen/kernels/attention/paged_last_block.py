@@ -17,8 +17,8 @@ from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.parts import PARTS
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.attention_type import positions
-from ptxgen.kernels.attention.f16_split import F16Split
-from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.f16_split import F16SplitOutput
+from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
 from ptxgen.kernels.attention.merge import LEAST_SM, Merge, PartArrays, Staged, alone, merged_bound
 from ptxgen.kernels.attention.output import Output, OutShape
 from ptxgen.kernels.attention.paged_attention import PagedAttention
@@ -39,13 +39,13 @@ OUTPUTS: Mapping[type[Output], tuple[tuple[Output, tuple[int, ...], dict[str, An
         (Output(), (1, 1, 1, 64, 128, 9, 1, 1152), {"kv_type": "q8_0", "splits": 256, "least": 32}),
         (Output(), (1, 1, 1, 32, 32, 1, 1, 32), ONE_PART),
     ),
-    Int8Planes: (
-        (Int8Planes(2), (3, 3, 1, 96, 32, 5, 2, 96), {"kv_type": "f32", "splits": 2, "least": 64}),
-        (Int8Planes(1), (1, 1, 1, 32, 32, 1, 1, 32), ONE_PART),
+    Int8PlanesOutput: (
+        (Int8PlanesOutput(2), (3, 3, 1, 96, 32, 5, 2, 96), {"kv_type": "f32", "splits": 2, "least": 64}),
+        (Int8PlanesOutput(1), (1, 1, 1, 32, 32, 1, 1, 32), ONE_PART),
     ),
-    F16Split: (
-        (F16Split(2, 64), (3, 4, 2, 128, 32, 5, 2, 96), {"kv_type": "f16", "splits": 2, "least": 64}),
-        (F16Split(1, 4), (1, 1, 1, 256, 32, 1, 1, 32), ONE_PART),
+    F16SplitOutput: (
+        (F16SplitOutput(2, 64), (3, 4, 2, 128, 32, 5, 2, 96), {"kv_type": "f16", "splits": 2, "least": 64}),
+        (F16SplitOutput(1, 4), (1, 1, 1, 256, 32, 1, 1, 32), ONE_PART),
     ),
 }
 """What the kernel writes, with samples: the form, rows to max_len, the other fields."""
@@ -54,12 +54,12 @@ OUTPUTS: Mapping[type[Output], tuple[tuple[Output, tuple[int, ...], dict[str, An
 @register(output=OUTPUTS)
 @dataclass(frozen=True)
 class PagedAttentionLastBlock(PagedAttention):
-    """out[r, h] = softmax(q[r, h] K^T / sqrt(head_dim)) V over the positions that row r sees: paged_attention and
-    paged_attention_reduce in one launch, bit for bit.
+    """out[r, h] = softmax(q[r, h] K^T / sqrt(head_dim)) V over the positions that row r sees, in one launch.
 
-    out: f32[rows, heads, head_dim], zeros for a row that is idle. q, the cache, slot and position as in paged_attention; peaks,
-    totals, weighted, too, but of a row with one part alone nothing is written there. counters: u32[rows, kv_heads * blocks],
-    zeros before the launch and zeros again after it: `blocks` share the heads of a group.
+    out: f32[rows, heads, head_dim], zeros for a row that is idle; what is written beside it: output.py. The bits are those of
+    paged_attention and paged_attention_reduce. q, the cache, slot and position as in paged_attention; peaks, totals, weighted,
+    too, but of a row with one part alone nothing is written there. counters: u32[rows, kv_heads * blocks], zeros before the
+    launch and zeros again after it: `blocks` share the heads of a group.
     """
 
     least_sm = LEAST_SM
@@ -180,15 +180,18 @@ class PagedAttentionLastBlock(PagedAttention):
         for row in self._lone(arguments):
             for name in HANDED:
                 held[name][row] = arguments[name][row]
+        out = self._exact_out(arguments)
+        forms = self.output.of(self.out_shape, out)
+        return {"out": out, **forms, **held, "counters": np.zeros_like(arguments["counters"])}
+
+    def _exact_out(self, arguments: Mapping[str, Any]) -> NDArray[np.float64]:
         out = np.zeros((self.rows, self.heads, self.head_dim))
         for row in range(self.rows):
             where = self.seen(arguments, row)
             if len(where):
-                scores, values = self.exact(arguments, row, where)
-                part = softmax_part(scores, values)
+                part = softmax_part(*self.exact(arguments, row, where))
                 out[row] = part["weighted"] / part["totals"][:, None]
-        forms = self.output.of(self.out_shape, out)
-        return {"out": out, **forms, **held, "counters": np.zeros_like(arguments["counters"])}
+        return out
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """Of parts that of paged_attention, nothing of a part that is alone; of the result see `merged_bound`."""
@@ -196,7 +199,7 @@ class PagedAttentionLastBlock(PagedAttention):
         for row in self._lone(arguments):
             for name in HANDED:
                 held[name][row] = 0.0
-        out, bound = self.reference(**arguments)["out"], np.zeros((self.rows, self.heads, self.head_dim))
+        out, bound = self._exact_out(arguments), np.zeros((self.rows, self.heads, self.head_dim))
         for row in range(self.rows):
             where = self.seen(arguments, row)
             if len(where):

@@ -122,7 +122,7 @@ class PagedRopeScatter(PagedKernel):
 
     def _write_codes(
         self, k: KernelBuilder, row: Value, head: Value, first: Value, live: Value, page: Value, place: Value
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Codes and scales of q8_0, of the keys and values as they are now: a thread takes as many values side by side as its
         pairs have, so that 16 or 8 lanes have the 32 of a scale."""
         number = head - self.heads
@@ -176,10 +176,7 @@ class PagedRopeScatter(PagedKernel):
                     page, at = place or (0, 0)
                     values[f"{tensor}_{part.suffix}"][page, :, at] = value
                     bounds[f"{tensor}_{part.suffix}"][page, :, at] = bound
-        return self._written(values), self._written(bounds)
-
-    def _written(self, values: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        return {name: value for name, value in values.items() if name != "v" or self.bias}
+        return self.single.written(values), self.single.written(bounds)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         return self._each(arguments)[0]

@@ -23,9 +23,10 @@ from ptxgen.target import DEFAULT
 
 
 class BlockPart(NamedTuple):
-    """What a block attends to: `heads` query heads from `first` on of a key/value head; part number `part` of `parts` of the
-    first `length` positions."""
+    """What a block attends to: part number `part` of `parts` of the first `length` positions, with `heads` query heads from
+    `first` on of a key/value head. number: of these heads' block among those of a part."""
 
+    number: Value
     kv_head: Value
     first: Value
     heads: Value

@@ -33,9 +33,13 @@ LOG2_E: Final = 1.4426950408889634
 
 # (2^r - 1) / r for |r| <= 1 / 2: a weighted least-squares fit, off by 0.04 of 2^-24.
 EXP2_TAIL = (
-    0.6931471824645996, 0.24022647738456726, 0.055503323674201965, 0.00961843691766262, 0.0013398873852565885,
+    0.6931471824645996,
+    0.24022647738456726,
+    0.055503323674201965,
+    0.00961843691766262,
+    0.0013398873852565885,
     0.00015353361959569156,
-)  # fmt: skip
+)
 LOWEST = -127.0  # whose power of two comes out as 0
 
 _NEIGHBOURS = (1, 2)  # the lanes that hold the other columns of the same rows
@@ -149,7 +153,7 @@ class QueryTile:
 
     def add(
         self, k: KernelBuilder, running: Running, weights: Sequence[Operand], shrinks: Sequence[Value], values: SharedView
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add the rows of the tile by their weights to what there is, times `shrinks`."""
         place = self.staged.chunk(k, values, k.lane, k.u32(0))
         for block, sums_so_far in enumerate(running.weighted):

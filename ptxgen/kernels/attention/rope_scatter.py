@@ -160,13 +160,13 @@ class RopeScatter(KernelType):
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         token, _ = self.exact(arguments)
         caches = {name: arguments[name].astype(np.float64) for name in CACHES}
-        return self._written({**token, **self.kept(caches, token, arguments)})
+        return self.written({**token, **self.kept(caches, token, arguments)})
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """A value in the cache is off as its source is; all others there are exact."""
         _, bounds = self.exact(arguments)
         caches = {name: np.zeros(arguments[name].shape) for name in CACHES}
-        return self._written({**bounds, **self.kept(caches, bounds, arguments)})
+        return self.written({**bounds, **self.kept(caches, bounds, arguments)})
 
     def kept(
         self, caches: dict[str, NDArray[Any]], token: Mapping[str, NDArray[Any]], arguments: Mapping[str, Any]
@@ -178,7 +178,8 @@ class RopeScatter(KernelType):
                 cache[:, position] = token[name[0]]
         return caches
 
-    def _written(self, values: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def written(self, values: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Those that the kernel writes."""
         return {name: value for name, value in values.items() if name != "v" or self.bias}
 
     def exact(self, arguments: Mapping[str, Any]) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:

@@ -24,7 +24,7 @@ HANDED: Final = ("peaks", "totals", "weighted")
 
 
 @dataclass(frozen=True)
-class Split:
+class SequenceSplit:
     """How the positions of a row are dealt out: to at most `splits` parts of equal size, a multiple of `least` positions. The
     size follows from the row's own length, on the device, so that one launch serves every length and a row has the same bits
     whatever the other rows are."""
@@ -88,7 +88,7 @@ def part_bounds(
     return {name: 1.1 * UNIT * bound + 2.0**-140 for name, bound in bounds.items()}
 
 
-def require_split(kernel: KernelType, split: Split) -> None:
+def require_split(kernel: KernelType, split: SequenceSplit) -> None:
     """Raise ArgumentError unless the kernels know such a split."""
     require_of(kernel.name, split, "splits", high=MOST_SPLITS)
     if split.least not in LEAST_ALLOWED:

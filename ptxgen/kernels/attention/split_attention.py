@@ -17,6 +17,7 @@ from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.attention.attention_type import AttentionType, positions
+from ptxgen.kernels.attention.split import HANDED, softmax_part
 from ptxgen.kernels.attention.tiles import Tiles
 from ptxgen.kernels.registry import register
 from ptxgen.target import WARP_SIZE
@@ -111,10 +112,8 @@ class SplitAttention(AttentionType):
         peaks, totals = np.full((self.heads, self.chunks), -np.inf), np.zeros((self.heads, self.chunks))
         sums = arguments["sums"].astype(np.float64)
         for number, at in enumerate(self._slices(length)):
-            peaks[:, number] = scores[:, at].max(axis=1)
-            weights = np.exp(scores[:, at] - peaks[:, number, None])
-            totals[:, number] = weights.sum(axis=1)
-            sums[:, number] = np.einsum("hl,hld->hd", weights, values[:, at])
+            part = softmax_part(scores[:, at], values[:, at])
+            peaks[:, number], totals[:, number], sums[:, number] = (part[name] for name in HANDED)
         return {"peaks": peaks, "totals": totals, "sums": sums}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:

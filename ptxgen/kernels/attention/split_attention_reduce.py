@@ -116,7 +116,7 @@ Sums = Callable[[Value], GlobalArray]
 
 def put_together(
     k: KernelBuilder, tiles: Tiles, peaks: GlobalArray, totals: GlobalArray, sums: Sums, count: Value | int
-) -> tuple[Value, list[Value]]:  # fmt: skip
+) -> tuple[Value, list[Value]]:
     """The total of the softmax whose parts a block is given, and the warp's share of the weighted sum. The arrays start at a
     head's first part; `count` is how many parts the head has, of which those with positions are the first. The total is 0 if
     none has any. All threads must come here."""
@@ -140,7 +140,7 @@ def put_together(
 
 def _add_rows(
     k: KernelBuilder, tiles: Tiles, sums: Sums, start: Value, count: Value, factor: Value, weighted: list[Value]
-) -> None:  # fmt: skip
+) -> None:
     """Add the sums of `count` parts from `start` on, each times the factor of its lane. A row past the last is the last one
     again: its factor is zero."""
     array = sums(tiles.first(k))

@@ -62,7 +62,7 @@ def suited(
     target: Target, *, heads: int, kv_heads: int, head_dim: int, kv_type: str, multiprocessors: int = MULTIPROCESSORS
 ) -> Suited:
     """For a model's heads. Parts enough that those of one long row fill the GPU, and half a tile a warp with up to four heads
-    of up to 128 f32 values, were faster on an H200 at any length and number of rows."""
+    of up to 128 f32 values, were faster at any length and number of rows."""
     small = heads <= 4 * kv_heads and head_dim <= 128
     tile = TILE // 2 if small and kv_type == "f32" else TILE
     filling = spread_of(kv_heads, 1, filling_blocks(LEAST // tile, multiprocessors))

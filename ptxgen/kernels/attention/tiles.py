@@ -64,9 +64,15 @@ class Tiles:
         return values
 
     def softmax(
-        self, k: KernelBuilder, query: list[Value], keys: GlobalArray, values: GlobalArray, begin: Value | int, stop: Value,
+        self,
+        k: KernelBuilder,
+        query: list[Value],
+        keys: GlobalArray,
+        values: GlobalArray,
+        begin: Value | int,
+        stop: Value,
         scale: float,
-    ) -> Softmax:  # fmt: skip
+    ) -> Softmax:
         """The warp's part of the positions from `begin` to `stop`, in which `total` is one lane's share. `keys` and `values`
         start at the lane's place in row 0."""
         last = (stop - 1) * self.head_dim

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.arrays import numpy_dtype
 from ptxgen.dsl.arguments import Array, Signature, update
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import MOST_CODE
@@ -23,9 +24,17 @@ from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.attention.attention_type import AttentionType
 from ptxgen.kernels.attention.group_tiles import GroupTiles
 from ptxgen.kernels.attention.merge import Merge, PartArrays, Staged, merged_bound
-from ptxgen.kernels.attention.output import Output, OutShape
+from ptxgen.kernels.attention.output import Output, OutShape, Result
 from ptxgen.kernels.attention.query_source import BlockPart, QuerySource, Sources
-from ptxgen.kernels.attention.split import HANDED, MOST_SPLITS, Split, part_bounds, partials, require_split, softmax_part
+from ptxgen.kernels.attention.split import (
+    HANDED,
+    MOST_SPLITS,
+    SequenceSplit,
+    part_bounds,
+    partials,
+    require_split,
+    softmax_part,
+)
 from ptxgen.kernels.attention.suited import TOKEN_LEAST, TOKEN_RESIDENT, TOKEN_SHORT, TOKEN_SPLITS
 from ptxgen.kernels.attention.tiles import Softmax, Tiles
 from ptxgen.kernels.shape import require_of
@@ -115,6 +124,7 @@ class Warps(OneBlock):
     OneBlock."""
 
     stem = "multi_warp"
+    summary = "num_warps warps a head"
     num_warps: int
 
     @property
@@ -128,12 +138,15 @@ class Warps(OneBlock):
 
 @dataclass(frozen=True)
 class LastBlock(OneBlock):
-    """Up to `short` positions the bits of OneBlock. More are dealt out as told in `Split`; query heads of a group share each
-    read of the cache; the last block reduces the parts. These stand in peaks, totals: f32[heads, splits], weighted: f32[heads,
-    splits, head_dim]; counters: u32[kv_heads * blocks], zeros before the launch and zeros again after it: `blocks` share the
-    heads of a group. A multiprocessor must be able to hold `resident` blocks."""
+    """Up to `short` positions the bits of OneBlock. More are dealt out by SequenceSplit; query heads of a group share each read
+    of the cache; the last block reduces the parts. A multiprocessor must be able to hold `resident` blocks.
+
+    Scratch: peaks, totals: f32[heads, splits], weighted: f32[heads, splits, head_dim]; counters: u32[kv_heads * blocks], zeros
+    before the launch and zeros again after it: `blocks` share the heads of a group.
+    """
 
     stem = "grouped"
+    summary = "long sequences by many blocks"
     any_source = True
     most_code = QuerySource.most_code
     scratch = (*HANDED, "counters")
@@ -143,9 +156,9 @@ class LastBlock(OneBlock):
     resident: int = TOKEN_RESIDENT
 
     @property
-    def split(self) -> Split:
+    def split(self) -> SequenceSplit:
         """How the positions of a long sequence are dealt out."""
-        return Split(self.splits, self.least)
+        return SequenceSplit(self.splits, self.least)
 
     def require(self, attention: AttentionType) -> None:
         require_of(attention.name, self, "splits", low=2, high=MOST_SPLITS)
@@ -190,28 +203,23 @@ class LastBlock(OneBlock):
             size = self.split.device_size(length)
             part, count = k.ctaid.x // self.groups(attention), (length + (size - 1)) // size
             with k.when(part < count):
-                self._attend_to_part(k, attention, output, sources, part, count, size, length)
+                tiles, blocks = self.tiles(attention), self.blocks(attention.group, attention.head_dim)
+                own = k.ctaid.x % self.groups(attention)
+                kv_head, number = own // blocks, own % blocks * tiles.heads
+                first, heads = kv_head * attention.group + number, k.min(attention.group - number, tiles.heads)
+                block = BlockPart(own, kv_head, first, heads, part, count, length)
+                self._attend_to_part(k, attention, output, sources, block, size)
 
         source.emit(k, attention, self.tiles(attention), self.short, write, in_parts)
 
     def _attend_to_part(
-        self,
-        k: KernelBuilder,
-        attention: AttentionType,
-        output: Output,
-        sources: Sources,
-        part: Value,
-        count: Value,
-        size: Value,
-        length: Value,
+        self, k: KernelBuilder, attention: AttentionType, output: Output, sources: Sources, block: BlockPart, size: Value
     ) -> None:
-        """Leave the part, one of two or more; if that was the last, write what the block's heads attend to."""
-        tiles, own, head_dim = self.tiles(attention), k.ctaid.x % self.groups(attention), attention.head_dim
-        blocks = self.blocks(attention.group, head_dim)
-        kv_head, number = own // blocks, own % blocks * tiles.heads
-        first, heads = kv_head * attention.group + number, k.min(attention.group - number, tiles.heads)
+        """Leave the part, of up to `size` positions; if that was the last of these heads, write what they attend to."""
+        tiles, head_dim = self.tiles(attention), attention.head_dim
+        own, _, first, heads, part, count, length = block
         stop = k.shuffle(k.min(part * size + size, length), 0)
-        queries, locate = sources(BlockPart(kv_head, first, heads, part, count, length))
+        queries, locate = sources(block)
         found = tiles.softmax(k, queries, locate, part * size, stop, attention.scale)
         merged, weighted = tiles.merge(k, found)
         for head, d, value in tiles.added(k, weighted):
@@ -226,15 +234,12 @@ class LastBlock(OneBlock):
             parts = PartArrays(k.arg.peaks.at(first, 0), k.arg.totals.at(first, 0), k.arg.weighted.at(first, 0, 0), self.splits)
             Merge(head_dim, tiles.heads, WARPS).put_together(k, parts, count, heads, staged)
             k.barrier()
-            output.write_runs(
-                k,
-                OutShape(1, attention.heads, head_dim),
-                0,
-                first,
-                tiles.heads * head_dim,
-                staged.runs(k, heads),
-                lambda place, values: k.store(k.arg.out.at(first, 0)[place], values),
-            )
+            shape, runs = OutShape(1, attention.heads, head_dim), staged.runs(k, heads)
+
+            def store(place: Value, values: Any) -> None:
+                k.store(k.arg.out.at(first, 0)[place], values)
+
+            output.write_runs(k, shape, 0, first, tiles.heads * head_dim, runs, store)
 
     def is_long(self, length: int) -> bool:
         return length > self.short
@@ -276,29 +281,25 @@ class LastBlock(OneBlock):
         return merged_bound(self.tiles(attention), self.split.size(length), scores, errors, values)
 
     def unwritten(self, attention: AttentionType) -> dict[str, NDArray[Any]]:
-        types = {"counters": np.uint32}
         arrays = {name: array for name, array in self.arrays(attention).items() if isinstance(array, Array)}
-        return {name: np.zeros(array.shape, types.get(name, np.float32)) for name, array in arrays.items()}
+        return {name: np.zeros(array.shape, numpy_dtype(array.dtype)) for name, array in arrays.items()}
 
 
 def write_head(
     k: KernelBuilder, attention: AttentionType, output: Output, tiles: Tiles, whole: Softmax, allowed: Value
 ) -> None:
     """Write what the block's head (%ctaid.x) attends to, where `allowed` holds. All threads must come here."""
-    head_dim = attention.head_dim
+    shape = OutShape(1, attention.heads, attention.head_dim)
+    found = ((d, partial(truediv, value, whole.total)) for d, value in tiles.added(k, whole.weighted, allowed))
+
+    def store(d: Value, result: Result) -> None:
+        k.store(k.arg.out[k.ctaid.x, d], result())
 
     def own() -> tuple[Value, Value]:
-        live = allowed & (k.tid.x < head_dim)
-        return k.ctaid.x * head_dim + k.tid.x, live
+        live = allowed & (k.tid.x < shape.head_dim)
+        return k.ctaid.x * shape.head_dim + k.tid.x, live
 
-    output.write_head(
-        k,
-        OutShape(1, attention.heads, head_dim),
-        0,
-        ((d, partial(truediv, value, whole.total)) for d, value in tiles.added(k, whole.weighted, allowed)),
-        lambda d, result: k.store(k.arg.out[k.ctaid.x, d], result()),
-        own,
-    )
+    output.write_head(k, shape, 0, found, store, own)
 
 
 def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.activation.elementwise import FusedSwiglu
 from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
 from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
-from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
 from ptxgen.kernels.attention.output import Output
 from ptxgen.kernels.quantize.quantize import Quantize
 from ptxgen.types import F32
@@ -61,7 +61,7 @@ def test_swiglu_with_digits_is_its_parts_for_values_that_are_not_normal(digits: 
 
 def attention(digits: int, *, heads: int = 2, kv_heads: int = 1, head_dim: int = 64, max_len: int = 300) -> Any:
     shape: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": max_len}
-    return ContiguousAttention(indirect=True, **shape, output=Int8Planes(digits))
+    return ContiguousAttention(indirect=True, **shape, output=Int8PlanesOutput(digits))
 
 
 def at(kernel: ContiguousAttention, length: int) -> dict[str, Any]:

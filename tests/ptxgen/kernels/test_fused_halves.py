@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.activation.swiglu_halves import BatchedFusedSwigluHalves
-from ptxgen.kernels.attention.f16_split import F16Split
+from ptxgen.kernels.attention.f16_split import F16SplitOutput
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
 from ptxgen.kernels.norm import rmsnorm_halves
 from ptxgen.kernels.norm.rmsnorm import BatchedRmsNorm
@@ -57,7 +57,7 @@ def test_swiglu_with_halves_is_swiglu_and_then_the_halves(n: int, m: int, lane_r
 
 def test_attention_with_halves_is_attention_and_then_the_halves() -> None:
     part = PagedAttentionReduce(rows=3, heads=3, head_dim=128, max_len=64, splits=2, least=32)
-    kernel = replace(part, output=F16Split(**FORM))
+    kernel = replace(part, output=F16SplitOutput(**FORM))
     given = kernel.inputs(np.random.default_rng(6))  # the last row is idle
     given["weighted"][0, 1, 1, 90] = np.nan
     given["position"][0] = 63
@@ -95,4 +95,4 @@ def test_an_impossible_form_is_refused() -> None:
     with pytest.raises(ArgumentError, match="batched_rmsnorm_halves: hidden must be a multiple of 4"):
         BatchedRmsNormHalves(hidden=254, m=1, **FORM)
     with pytest.raises(ArgumentError, match=r"head_dim must be one of \(128, 256\), got 64"):
-        PagedAttentionReduce(rows=1, heads=4, head_dim=64, max_len=64, output=F16Split(**FORM))
+        PagedAttentionReduce(rows=1, heads=4, head_dim=64, max_len=64, output=F16SplitOutput(**FORM))

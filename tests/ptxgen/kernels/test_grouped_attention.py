@@ -11,7 +11,7 @@ import pytest
 
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
-from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
 from ptxgen.kernels.attention.suited import splits_for
 from ptxgen.kernels.attention.token_split import LastBlock, OneBlock
 from ptxgen.kernels.quantize.activation_digits import quantize
@@ -94,5 +94,5 @@ def test_an_impossible_shape_is_refused_by_name(shape: dict[str, int], message: 
 @pytest.mark.parametrize("heads", [4, 8])
 def test_heads_of_256_values_fit_shared_memory_as_a_model_has_them(heads: int) -> None:
     split = LastBlock(splits_for(LastBlock.blocks(heads, 256)))
-    kernel = ContiguousAttention(True, heads, 1, 256, max_len=4096, split=split, output=Int8Planes(3))
+    kernel = ContiguousAttention(True, heads, 1, 256, max_len=4096, split=split, output=Int8PlanesOutput(3))
     assert emit(kernel).text  # which verifies what a block takes

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.f16_split import F16Split
-from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.f16_split import F16SplitOutput
+from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
 from ptxgen.kernels.attention.output import Output
 from ptxgen.kernels.attention.paged_attention import PagedAttention
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
@@ -23,7 +23,7 @@ from tests.ptxgen.kernels.test_paged_attention import Arguments, at, attended, m
 
 def merged(kernel: PagedAttention, arguments: Arguments, *, digits: int = 0, seed: int | None = None) -> dict[str, Any]:
     """What one launch makes of the arguments."""
-    one = PagedAttentionLastBlock(**kernel.parameters(), output=Int8Planes(digits) if digits else Output())
+    one = PagedAttentionLastBlock(**kernel.parameters(), output=Int8PlanesOutput(digits) if digits else Output())
     given = {**arguments, "out": np.full((kernel.rows, kernel.heads, kernel.head_dim), np.nan, np.float32)}
     given["counters"] = np.zeros((kernel.rows, kernel.kv_heads * kernel.blocks), np.uint32)
     if digits:
@@ -90,8 +90,8 @@ def test_the_halves_are_those_of_two_launches_bit_for_bit() -> None:
     arguments = at(kernel, (100, 30, 33))
     arguments["tables"][2, 1] = kernel.pages
     shape = {name: getattr(kernel, name) for name in ("rows", "heads", "head_dim", "max_len", "splits", "least")}
-    reduce = PagedAttentionReduce(**shape, output=F16Split(2, 4))
-    one = PagedAttentionLastBlock(**kernel.parameters(), output=F16Split(2, 4))
+    reduce = PagedAttentionReduce(**shape, output=F16SplitOutput(2, 4))
+    one = PagedAttentionLastBlock(**kernel.parameters(), output=F16SplitOutput(2, 4))
     blank = one.inputs(np.random.default_rng(1))
     given = {name: blank[name] for name in ("out", "halves", "scales")}
     wanted = run(reduce, {**given, **run(kernel, arguments), "position": arguments["position"]})
@@ -105,9 +105,9 @@ def test_halves_need_heads_of_a_block_that_fill_windows(heads: int, windows: int
     assert PagedAttentionLastBlock(**kernel.parameters()).windows == windows
     if not windows:
         with pytest.raises(ArgumentError, match=rf"heads={heads}.*: the heads of a block must be a multiple of 256 values"):
-            PagedAttentionLastBlock(**kernel.parameters(), output=F16Split(1, 4))
+            PagedAttentionLastBlock(**kernel.parameters(), output=F16SplitOutput(1, 4))
 
 
 def test_an_impossible_number_of_digits_is_refused_by_name() -> None:
     with pytest.raises(ArgumentError, match=r"^paged_attention_merged_digits: digits must be an integer, 1\.\.3, got 4"):
-        PagedAttentionLastBlock(**made(1).parameters(), output=Int8Planes(4))
+        PagedAttentionLastBlock(**made(1).parameters(), output=Int8PlanesOutput(4))

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
-from ptxgen.kernels.attention.int8_planes import Int8Planes
+from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
 from ptxgen.kernels.attention.output import Output
 from ptxgen.kernels.attention.paged_attention import PagedAttention
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
 from ptxgen.kernels.attention.paged_last_block import PagedAttentionLastBlock
 from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
-from ptxgen.kernels.attention.split import Split
+from ptxgen.kernels.attention.split import SequenceSplit
 from ptxgen.kernels.attention.suited import suited
 from ptxgen.kernels.quantize.activation_digits import quantize, unwritten
 from ptxgen.target import Target
@@ -63,7 +63,7 @@ def at(kernel: PagedAttention, lengths: tuple[int, ...], seed: int = 1) -> Argum
 def attended(kernel: PagedAttention, arguments: Arguments, *, digits: int = 0) -> dict[str, NDArray[Any]]:
     """What the two kernels make of the arguments. Between them, what the first left unwritten is NaN."""
     shape = {name: getattr(kernel, name) for name in ("rows", "heads", "head_dim", "max_len", "splits", "least")}
-    reduce = PagedAttentionReduce(**shape, output=Int8Planes(digits) if digits else Output())
+    reduce = PagedAttentionReduce(**shape, output=Int8PlanesOutput(digits) if digits else Output())
     out = {"out": np.full((kernel.rows, kernel.heads, kernel.head_dim), np.nan, np.float32)}
     if digits:
         out |= unwritten(kernel.rows, digits, kernel.heads * kernel.head_dim)
@@ -224,7 +224,7 @@ def test_a_nan_that_a_row_sees_is_not_lost() -> None:
 
 @given(length=st.integers(0, 131072), splits=st.integers(1, 256), least=st.sampled_from([32, 64, 128, 256]))
 def test_parts_cover_a_row_once_and_are_no_more_than_there_are_blocks(length: int, splits: int, least: int) -> None:
-    slices = Split(splits, least).slices(length)
+    slices = SequenceSplit(splits, least).slices(length)
     assert len(slices) <= splits
     assert [at.start for at in slices] == [0, *(at.stop for at in slices)][: len(slices)]
     assert length == (slices[-1].stop if slices else 0)
@@ -232,7 +232,7 @@ def test_parts_cover_a_row_once_and_are_no_more_than_there_are_blocks(length: in
 
 
 def test_a_short_row_has_one_part_and_a_long_one_as_many_as_there_are_blocks() -> None:
-    split = Split(64, 128)
+    split = SequenceSplit(64, 128)
     assert [len(split.slices(length)) for length in (0, 1, 128, 129, 1024, 8192, 8193, 131072)] == [0, 1, 1, 2, 8, 64, 33, 64]
 
 
