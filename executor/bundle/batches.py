@@ -13,6 +13,7 @@ from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels import compose
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def _tiled(call: KernelCall, tensors: Collection[str], m: int) -> Iterator[tuple
 def _batched(call: KernelCall, tensors: Iterable[str], m: int) -> KernelType | None:
     """The batched form of a call's kernel that reads the tensors as they are."""
     weights: list[GpuBuffer] = [call.arguments[name] for name in tensors]
-    for kernel in call.kernel.batched(m):
+    for kernel in compose.for_rows(call.kernel, m):
         shapes = [(a.dtype, a.shape) for a in kernel.signature().values() if isinstance(a, Array) and a.direction == "in"]
         if all((weight.dtype, weight.shape) in shapes for weight in weights):
             return kernel

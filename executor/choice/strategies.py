@@ -11,6 +11,7 @@ from executor.base.environment import PRECISIONS
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
+from ptxgen.kernels import compose
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.mwv import MwvGemv
 from ptxgen.kernels.registry import find, name_of
@@ -59,7 +60,7 @@ def of_shape(kernel: str) -> tuple[str, ...]:
 def has_form_for_rows(kernel: KernelType, *, alike: bool = False) -> bool:
     """Whether a kernel of one row of activations has a form for several; `alike`: one in which a row has the bits that it has
     alone."""
-    return bool(kernel.batched(2)) and (kernel.batched_alike or not alike)
+    return bool(compose.for_rows(kernel, 2)) and (kernel.batched_alike or not alike)
 
 
 def require_precision(precision: str) -> None:

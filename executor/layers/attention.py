@@ -17,8 +17,8 @@ from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import LayerCache
 from executor.memory.workspace import Workspace
-from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
-from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.activation.bias import BiasAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.kernels.attention.attention_digits import IncrementalAttentionDigits
 from ptxgen.kernels.attention.grouped_attention import GroupedAttention, GroupedAttentionDigits
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
@@ -27,7 +27,7 @@ from ptxgen.kernels.attention.norm_rope_scatter import NormRopeScatter
 from ptxgen.kernels.attention.rope_scatter import RopeScatter
 from ptxgen.kernels.attention.rotating_attention import RotatingAttention, RotatingAttentionDigits
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
-from ptxgen.kernels.rope.rope import BatchedRope, Rope
+from ptxgen.kernels.rope.rope import Rope
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class TokenAttention:
         for name, bias in biases(w).items():
             role = name[0]
             x: GpuBuffer = getattr(a, role)
-            launch(f"attn_{role}_bias", ResidualAdd(n=bias.shape[0]), x=x.view(0, bias.shape), delta=bias)
+            launch(f"attn_{role}_bias", AddInPlace(n=bias.shape[0]), x=x.view(0, bias.shape), delta=bias)
         normalise_heads(launch, s, w, a)
         for role, x in (("q", a.q), ("k", a.k)):
             launch(f"rope_{role}", Rope(neox, True, x.shape[0], s.head_dim, cache.max_len, s.rope_dim), x=x, **places)
@@ -152,7 +152,7 @@ def add_biases(launch: LaunchQueue, w: ValidatedLayerWeights, a: AttentionRows) 
     for name, bias in biases(w).items():
         role = name[0]
         x: GpuBuffer = getattr(a, role)
-        kernel = BatchedBiasBroadcastAdd(n=bias.shape[0], m=a.rows)
+        kernel = BiasAdd(n=bias.shape[0], m=a.rows)
         launch(f"attn_{role}_bias", kernel, x=x.view(0, (a.rows, bias.shape[0])), bias=bias)
 
 
@@ -175,7 +175,7 @@ def rotate_rows(
     normalise_heads(launch, s, w, a)
     for role, x in (("q", a.q), ("k", a.k)):
         heads = x.shape[-2]
-        kernel = BatchedRope(s.rope_style == "neox", True, heads, s.head_dim, table.shape[0], s.rope_dim, m=a.rows)
+        kernel = Rope(s.rope_style == "neox", True, heads, s.head_dim, table.shape[0], s.rope_dim, m=a.rows)
         launch(f"rope_{role}", kernel, x=x.view(0, (a.rows, heads, s.head_dim)), table=table, positions=positions)
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels import compose
 from ptxgen.kernels.registry import entries
 
 TILE: Final = 8
@@ -27,7 +28,7 @@ def gemv_of_rows(kernel: KernelType, m: int) -> KernelType:
     """The form of a GEMV for m rows of activations, itself for one. ArgumentError if there is none."""
     if m == 1:
         return kernel
-    for form in kernel.batched(m):
+    for form in compose.for_rows(kernel, m):
         if takes_rows(form, m):
             return form
     raise ArgumentError(f"{kernel} has no form for {m} rows; there are {batched_gemvs()}")

@@ -23,9 +23,8 @@ from executor.layers.rows import enqueue_rows, for_rows, lines, shaped
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import HalfForm
-from ptxgen.kernels.activation.elementwise import FusedSwiglu, Gelu
-from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
-from ptxgen.kernels.activation.swiglu_halves import BatchedFusedSwigluHalves
+from ptxgen.kernels.activation.elementwise import Gelu
+from ptxgen.kernels.activation.swiglu import FusedSwiglu
 
 UNREAD_DIGITS: Final = 1
 """Of a rank's part of what is gathered: the launch that gates writes some, and what is read are those of the whole."""
@@ -90,10 +89,10 @@ def _swiglu_by_itself(
     if not launch.fused or form is None:
         enqueue_rows(launch, "ffn_swiglu", FusedSwiglu(n=n), m, **arguments)
     elif isinstance(form, HalfForm):
-        halves = BatchedFusedSwigluHalves(n=n, m=m, **asdict(form))
+        halves = FusedSwiglu(n=n, m=m, **asdict(form))
         launch.packed.write(launch, "ffn_swiglu", halves, b.activated, form, **shaped(halves, **read))
     else:
-        digits = for_rows(FusedSwigluDigits(n=n, digits=form), m, **arguments)
+        digits = for_rows(FusedSwiglu(n=n, digits=form), m, **arguments)
         launch.packed.write(launch, "ffn_swiglu", digits, b.activated, form, **shaped(digits, **arguments))
 
 

@@ -16,8 +16,7 @@ from executor.memory.workspace import Workspace
 from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.collective.all_gather import AllGather
-from ptxgen.kernels.collective.gather_digits import GatherDigits
-from ptxgen.kernels.collective.send_digits import SendDigits
+from ptxgen.kernels.collective.gather_planes import GatherPlanes
 from ptxgen.kernels.token.gather_rows import GatherRows
 from ptxgen.types import U32, U64
 
@@ -40,7 +39,7 @@ def gather(
     activated, hidden, and behind the last one logits; so between two gathers into one buffer there always is one into another,
     be they of one layer, of two, or of two steps. What reads a buffer comes before that gather, since what that gathers is made
     of it. Digits that are gathered in between count as well: a rank sends them behind all that it has read, and into no
-    `whole` (GatherDigits); so do digits that are sent, which products wait for that are launched before the next gather. So
+    `whole` (GatherPlanes); so do digits that are sent, which products wait for that are launched before the next gather. So
     does what NCCL gathers (device.gathers says what that is): it has the bits of a rank when that has come so far."""
     workspace = launch.packed.workspace
     if digits is None and workspace.device.gathers.by_nccl(whole.nbytes):
@@ -48,7 +47,7 @@ def gather(
         return
     if digits is not None:
         _require_kernels(workspace, operation, whole, digits)
-        made = (SendDigits if sent else GatherDigits)(n=whole.size, ranks=workspace.device.ranks, digits=digits)
+        made = GatherPlanes(n=whole.size, ranks=workspace.device.ranks, digits=digits, only_sends=sent)
         given, received = messages(workspace, made)
         given["x"] = own.view(0, (made.columns,))
         launch.packed.write(launch, f"{operation}{GATHERED}", made, whole, digits, received if sent else {}, **given)
@@ -75,7 +74,8 @@ def gather_norm(
     """As `gather` of a single row's digits, but of its norm, which readers complete: `normed` counts as that."""
     workspace = launch.packed.workspace
     _require_kernels(workspace, operation, whole, digits)
-    kernel = (SendDigits if sent else GatherDigits)(n=whole.size, ranks=workspace.device.ranks, digits=digits, normed=True)
+    ranks = workspace.device.ranks
+    kernel = GatherPlanes(n=whole.size, ranks=ranks, digits=digits, normed=True, only_sends=sent)
     given, received = messages(workspace, kernel)
     given |= {"x": own.view(0, (kernel.columns,)), "gamma": gamma, "eps": eps, "received": received if sent else {}}
     launch.packed.gather_norm(launch, f"{operation}{GATHERED}", kernel, whole=whole, normed=normed, **given)

@@ -19,7 +19,7 @@ from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, shaped
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import KernelType
-from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 
 MOST_SENDING: Final = 2
@@ -110,7 +110,7 @@ def project_onto(
         launch(operation, fused, w=projection.weight.buffer, **shaped(fused, y=stream, **read), **own)
         return
     project(launch, operation, projection, x=x, y=product)
-    enqueue_rows(launch, f"{operation}_residual", ResidualAdd(n=projection.weight.n), m, x=stream, delta=product)
+    enqueue_rows(launch, f"{operation}_residual", AddInPlace(n=projection.weight.n), m, x=stream, delta=product)
 
 
 def project_gated(

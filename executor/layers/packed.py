@@ -15,7 +15,7 @@ from executor.memory.buffers import GpuBuffer, Writes
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import HalfForm, KernelType
-from ptxgen.kernels.quantize.pack_halves import PackHalves
+from ptxgen.kernels.quantize.pack_halves import PackF16
 from ptxgen.kernels.quantize.quantize import Quantize
 
 OWN_DIGITS: Final = {"y_digits": "digits", "y_scales": "scales", "y_sums": "sums"}
@@ -178,5 +178,5 @@ def _named(form: Form) -> str:
 def _packing(form: Form, rows: int, k: int) -> tuple[KernelType, str]:
     """The kernel that makes the form of f32[rows, k], and what that is in words."""
     if isinstance(form, HalfForm):
-        return PackHalves(m=rows, k=k, parts=form.parts, lane_run=form.lane_run), "halves"
+        return PackF16(m=rows, k=k, parts=form.parts, lane_run=form.lane_run), "halves"
     return Quantize(form, n=k, rows=rows), "digits"

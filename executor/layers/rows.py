@@ -11,6 +11,7 @@ from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels import compose
 
 
 def enqueue_rows(launch: LaunchQueue, operation: str, kernel: KernelType, m: int, /, **arguments: Any) -> None:
@@ -25,7 +26,7 @@ def for_rows(kernel: KernelType, m: int, /, **arguments: Any) -> KernelType:
     what the rows share. Raises ArgumentError if there is none."""
     if m == 1:
         return kernel
-    for form in kernel.batched(m):
+    for form in compose.for_rows(kernel, m):
         if _fits(form, **arguments):
             return form
     raise ArgumentError(f"{kernel} has no form for {m} rows of these arguments: {', '.join(map(str, arguments.values()))}")

@@ -37,8 +37,6 @@ from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import HalfForm, KernelType
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
-from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
-from ptxgen.kernels.norm.rmsnorm_halves import BatchedRmsNormHalves
 from ptxgen.kernels.token.gather_rows import GatherRows
 
 
@@ -163,7 +161,7 @@ def normalise(
     launch: LaunchQueue, operation: str, s: LayerShape, a: AttentionRows, gamma: GpuBuffer, readers: Sequence[Projection]
 ) -> None:
     """a.normed becomes the RMSNorm of each row of a.hidden, ready for its readers; nothing is launched where it was left to
-    them. The digits of a norm are none of its f32 values (RmsNormDigits), so they are made here even where nothing is fused.
+    them. The digits of a norm are none of its f32 values (RmsNorm), so they are made here even where nothing is fused.
     LaunchError where a.hidden is not there, since another norm of it was gathered alone."""
     form, arguments = form_read(*readers), {"y": a.normed, "x": a.hidden, "gamma": gamma, "eps": s.rms_eps}
     if launch.packed.has_norm(a.hidden, a.normed, gamma, NextNorm(gamma, readers).left_as):
@@ -175,9 +173,9 @@ def normalise(
         return
     kernel: KernelType
     if isinstance(form, HalfForm):
-        kernel = BatchedRmsNormHalves(hidden=s.hidden, m=a.rows, **asdict(form))
+        kernel = RmsNorm(hidden=s.hidden, m=a.rows, **asdict(form))
     else:
-        kernel = for_rows(RmsNormDigits(hidden=s.hidden, digits=form), a.rows, y=a.normed, x=a.hidden, gamma=gamma)
+        kernel = for_rows(RmsNorm(hidden=s.hidden, digits=form), a.rows, y=a.normed, x=a.hidden, gamma=gamma)
     launch.packed.write(launch, operation, kernel, a.normed, form, **shaped(kernel, **arguments))
 
 

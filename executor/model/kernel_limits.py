@@ -14,7 +14,7 @@ from executor.gguf.gguf_file import GgufFile
 from executor.model.config import ModelConfig, check_tensors
 from ptxgen.errors import ShapeError
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.activation.elementwise import FusedSwiglu
+from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.norm.rmsnorm import RmsNorm

@@ -18,6 +18,7 @@ from executor.layers.projection import require_fit
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
+from ptxgen.kernels import compose
 from ptxgen.kernels.quantize.activation_digits import LARGEST
 from ptxgen.kernels.registry import KernelEntry, entries
 
@@ -83,9 +84,9 @@ def _kernels(entry: KernelEntry, format: Format, k: int, n: int, rows: int) -> I
         except ArgumentError:  # batched
             continue
         if rows > 1 and not at_once:
-            if not has_form_for_rows(kernel, alike=True) or kernel.batched(2)[0] in forms:
+            if not has_form_for_rows(kernel, alike=True) or (form := compose.for_rows(kernel, 2)[0]) in forms:
                 continue
-            forms.add(kernel.batched(2)[0])
+            forms.add(form)
         rounded = form_of(kernel)  # what its error depends on
         if rounded not in errors:
             errors[rounded] = max(kernel.accuracy(np.random.default_rng(0)).values(), default=0.0)

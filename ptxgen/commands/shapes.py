@@ -24,7 +24,7 @@ def parse_shape(entry: KernelEntry, settings: Iterable[str]) -> dict[str, Any]:
     Fields of any other type than a number or a truth value are given as text: their class accepts their names. Raises
     ArgumentError for a word that is no setting, a name that is there twice, or a value of another type.
     """
-    declared = {field.name: getattr(field.type, "__name__", field.type) for field in fields(entry.type)}
+    declared = _declared(entry)
     shape: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -39,7 +39,7 @@ def parse_shape(entry: KernelEntry, settings: Iterable[str]) -> dict[str, Any]:
 def known_values(entry: KernelEntry, name: str) -> list[str]:
     """The words that a parameter may be: truth values, all formats, those of the sample shapes where it is another word; none
     of a number."""
-    declared = {field.name: getattr(field.type, "__name__", field.type) for field in fields(entry.type)}[name]
+    declared = _declared(entry)[name]
     if declared == "bool":
         return ["true", "false"]
     if declared == "Format":
@@ -52,6 +52,12 @@ def known_values(entry: KernelEntry, name: str) -> list[str]:
         return sorted({str(getattr(case, name)) for case in entry.cases()})
     except Exception:  # a stranger's code: conformance says what is wrong with it
         return []
+
+
+def _declared(entry: KernelEntry) -> dict[str, str]:
+    """The type of each field; of one that other names of the class leave None, that of its values."""
+    types = {field.name: getattr(field.type, "__name__", str(field.type)) for field in fields(entry.type)}
+    return {name: declared.removesuffix(" | None") for name, declared in types.items()}
 
 
 def _converted(kernel: str, name: str, text: str, declared: Any) -> Any:

@@ -261,10 +261,12 @@ class KernelType(ABC):
         return {}
 
     def parameters(self) -> dict[str, Any]:
-        """The shape as a dictionary, for manifests and messages."""
+        """The shape as a dictionary, for manifests and messages: without fields that are None by default and left so, which
+        are of other names of the class."""
         from dataclasses import fields
 
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.metadata.get("shown", True)}
+        shown = [f for f in fields(self) if f.init and f.metadata.get("shown", True)]
+        return {f.name: getattr(self, f.name) for f in shown if f.default is not None or getattr(self, f.name) is not None}
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.parameters().items())})"

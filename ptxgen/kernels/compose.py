@@ -1,16 +1,32 @@
-"""What a kernel is with more work, or beside others: for several rows, with an epilogue, with another source. Each function gives
-the composition, or None where there is none. Rules of a step (executor/layers) ask; kernels say what can be composed."""
+"""What a kernel is with more work, or beside others: for several rows, with an epilogue, with another source. Each function
+gives the composition, or None where there is none. Rules of a step (executor/layers) ask; kernels say what can be composed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, replace
+from typing import Any
 
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.kernels.activation.bias import BiasAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
+from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
+from ptxgen.kernels.quantize.quantize import Quantize
 
 
 def for_rows(kernel: KernelType, m: int) -> tuple[KernelType, ...]:
     """The kernels that do for m rows what this one does for one, the likeliest first: which one it is may depend on what the
-    rows share. ArgumentError for an m that is too large."""
+    rows share. A kernel whose field `m` has a default, None or 1, is the one for m rows with that field set. ArgumentError for
+    an m that is too large."""
+    changed: dict[str, Any] = {"m": m}
+    if isinstance(kernel, PerHeadRmsNorm):  # it does not ask whose heads they are
+        return (replace(kernel, heads=kernel.heads * m),)
+    if isinstance(kernel, Quantize):
+        return (replace(kernel, rows=kernel.rows * m),)
+    alone = next((one.default for one in fields(kernel) if one.name == "m"), MISSING)
+    if alone in (None, 1) and getattr(kernel, "m", MISSING) == alone:
+        of_shared = (BiasAdd(kernel.n, m),) if type(kernel) is AddInPlace else ()  # a bias is a delta that all rows share
+        return (replace(kernel, **changed), *of_shared)
     return kernel.batched(m)
 
 
@@ -25,7 +41,7 @@ def complete_norm(kernel: KernelType) -> KernelType | None:
 
 
 def receive_parts(kernel: KernelType, parts: int) -> KernelType | None:
-    """With the source that takes a row's int8 planes from so many ranks, each of which has made a part: the bits of this one."""
+    """With the source that takes a row's int8 planes from so many ranks, each of which has made a part: the same bits."""
     return kernel.in_parts(parts)
 
 
@@ -35,8 +51,8 @@ def send_part(kernel: KernelType, ranks: int) -> KernelType | None:
 
 
 def defer_norm(kernel: KernelType, digits: int) -> KernelType | None:
-    """With the epilogues that add the product to `y` in place and leave what an RMSNorm of y needs: int8 planes of gamma * y and
-    the squares, for kernels that `complete_norm`. The bits are those of `add_residual` and rmsnorm_digits."""
+    """With the epilogues that add the product to `y` in place and leave what an RMSNorm of y needs: int8 planes of gamma * y
+    and the squares, for kernels that `complete_norm`. The bits are those of `add_residual` and rmsnorm_digits."""
     return kernel.with_residual_norm(digits)
 
 

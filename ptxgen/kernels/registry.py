@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, overload
 
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
@@ -29,13 +29,25 @@ GROUP: Final = "ptxgen.kernels"
 _log = logging.getLogger(__name__)
 
 
+class Given(NamedTuple):
+    """In `register`: a field that kernels of this name have and users set, where other names of the class leave it None.
+    default: what it is where the user does not say."""
+
+    default: Any = MISSING
+
+
+GIVEN: Final = Given()
+
+
 @dataclass(frozen=True)
 class KernelEntry:
-    """A registered name: a class and the fields that the name fixes (`q4k_gemv` fixes the format of a GEMV)."""
+    """A registered name: a class, the fields that the name fixes (`q4k_gemv` fixes the format of a GEMV), and those that it has
+    and other names of the class have not (`batched_rmsnorm` has m), with their defaults."""
 
     name: str
     type: type[KernelType]
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
@@ -45,7 +57,8 @@ class KernelEntry:
     @property
     def parameters(self) -> dict[str, Any]:
         """The shape fields a user sets, with their defaults (MISSING where there is none)."""
-        return {f.name: f.default for f in fields(self.type) if f.init and f.name not in self.fixed}
+        own = (one for one in fields(self.type) if one.init and one.name not in self.fixed)
+        return {one.name: self.given.get(one.name, one.default) for one in own}
 
     def make(self, **shape: Any) -> KernelType:
         """The kernel of this shape. Raises ArgumentError for unknown, missing or impossible values."""
@@ -56,6 +69,9 @@ class KernelEntry:
         missing = [name for name, default in parameters.items() if default is MISSING and name not in shape]
         if missing:
             raise ArgumentError(f"{self.name} needs {', '.join(missing)}")
+        shape = {name: default for name, default in self.given.items() if default is not MISSING} | shape
+        if none := [name for name in self.given if shape[name] is None]:
+            raise ArgumentError(f"{self.name}: {none[0]} must not be None")
         kernel = self.type(**self.fixed, **shape)
         try:
             kernel.signature()
@@ -64,8 +80,11 @@ class KernelEntry:
         return kernel
 
     def cases(self) -> Iterator[KernelType]:
-        """The sample shapes of the class under this name."""
-        return self.type.cases(**self.fixed)
+        """The sample shapes of the class under this name: where other names have other fields, those that are called so."""
+        all_forms = self.type.cases(**self.fixed)
+        if not self.given and None not in self.fixed.values():
+            return all_forms
+        return (kernel for kernel in all_forms if kernel.name == self.name)
 
 
 @dataclass(frozen=True)
@@ -93,12 +112,15 @@ def register(**fixed: Iterable[Any]) -> Callable[[K], K]: ...
 def register(cls: K | None = None, /, **fixed: Iterable[Any]) -> K | Callable[[K], K]:
     """Class decorator above `@dataclass(frozen=True)`: make a kernel type known under its `name`, or, with the values that a
     field may have (`@register(format=[Q4_K, Q6_K])`), under the name that each of them gives it. With several such fields each
-    combination has a name. Raises ArgumentError for a class that is no whole kernel type or a name that is taken: by another
+    combination has a name. `@register(m=[None, GIVEN])` makes two names: one of kernels without m, one of kernels with any.
+    Decorators can be stacked. Raises ArgumentError for a class that is no whole kernel type or a name that is taken: by another
     class, or by the same one with other values."""
 
     def decorate(cls: K) -> K:
         for values in product(*fixed.values()):
-            _add(cls, dict(zip(fixed, values, strict=True)))
+            by_name = dict(zip(fixed, values, strict=True))
+            given = {name: value.default for name, value in by_name.items() if isinstance(value, Given)}
+            _add(cls, {name: value for name, value in by_name.items() if name not in given}, given)
         return cls
 
     return decorate if cls is None else decorate(cls)
@@ -136,19 +158,19 @@ def name_of(cls: type[KernelType], **fixed: Any) -> str:
     return name
 
 
-def _add(cls: type[KernelType], fixed: Mapping[str, Any]) -> None:
+def _add(cls: type[KernelType], fixed: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     _require_whole(cls)
-    name = name_of(cls, **fixed)
+    name = name_of(cls, **fixed, **dict.fromkeys(given, GIVEN))
     if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
         raise ArgumentError(f"{name!r} cannot be the name of a PTX entry; letters, digits and _ are allowed")
     if not _is_own(cls):
         _load_own()  # so that another package's kernel which is imported first cannot take one of our names
     taken = _entries.get(name)
-    if taken is not None and (taken.type is not cls or taken.fixed != fixed):
-        values = " and".join(f" {field_name}={value!r}" for field_name, value in taken.fixed.items())
+    if taken is not None and (taken.type is not cls or (taken.fixed, taken.given) != (fixed, given)):
+        values = " and".join(f" {field_name}={value!r}" for field_name, value in taken.fixed.items() if value is not None)
         other = f"{taken.type.__module__}.{taken.type.__qualname__}{values and ' with'}{values}"
         raise ArgumentError(f"kernel name {name!r} is taken by {other}")
-    _entries[name] = KernelEntry(name, cls, fixed)
+    _entries[name] = KernelEntry(name, cls, fixed, given)
 
 
 def _require_whole(cls: type[KernelType]) -> None:

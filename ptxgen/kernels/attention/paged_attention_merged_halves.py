@@ -22,7 +22,7 @@ from ptxgen.kernels.attention.paged_attention_merged import PagedAttentionMerged
 from ptxgen.kernels.attention.paged_cache import Place
 from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, arrays, pack, tiles_of, unwritten
 from ptxgen.kernels.quantize.half_bounds import half_bounds
-from ptxgen.kernels.quantize.pack_halves import PackHalves, write_staged_halves
+from ptxgen.kernels.quantize.pack_halves import PackF16, write_staged_halves
 from ptxgen.kernels.registry import register
 from ptxgen.types import F32
 
@@ -105,7 +105,7 @@ class PagedAttentionMergedHalves(PagedAttentionMerged):
         return {**bounds, **half_bounds(out, np.asarray(bounds["out"]).reshape(flat), self.form)}
 
     def work(self, length: int | None = None) -> Work:
-        attention, packing = super().work(length), PackHalves(self.rows, self.size, self.parts, self.lane_run).work()
+        attention, packing = super().work(length), PackF16(self.rows, self.size, self.parts, self.lane_run).work()
         read_again = F32.bytes * self.rows * self.size
         return Work(flops=attention.flops + packing.flops, bytes=attention.bytes + packing.bytes - read_again)
 

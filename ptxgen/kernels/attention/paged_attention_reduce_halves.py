@@ -19,7 +19,7 @@ from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
 from ptxgen.kernels.attention.split_attention_reduce import WARPS
 from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, arrays, pack, tiles_of, unwritten, windows_of
 from ptxgen.kernels.quantize.half_bounds import half_bounds
-from ptxgen.kernels.quantize.pack_halves import PackHalves, write_staged_halves
+from ptxgen.kernels.quantize.pack_halves import PackF16, write_staged_halves
 from ptxgen.kernels.registry import register
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
@@ -90,7 +90,7 @@ class PagedAttentionReduceHalves(PagedAttentionReduce):
         return {"out": bound, **half_bounds(out.reshape(flat), bound.reshape(flat), self.form)}
 
     def work(self, length: int | None = None) -> Work:
-        reduce, packing = super().work(length), PackHalves(self.rows, self.size, self.parts, self.lane_run).work()
+        reduce, packing = super().work(length), PackF16(self.rows, self.size, self.parts, self.lane_run).work()
         read_again = F32.bytes * self.rows * self.size
         return Work(flops=reduce.flops + packing.flops, bytes=reduce.bytes + packing.bytes - read_again)
 

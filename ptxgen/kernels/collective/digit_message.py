@@ -31,7 +31,7 @@ def message_arguments(words: DigitWords, ranks: int, blocks: int) -> Signature:
 
 
 class DigitMessage:
-    """That of one of `ranks`, of which each block sends some words. One inbox does: SendDigits says why."""
+    """That of one of `ranks`, of which each block sends some words. One inbox does: GatherPlanes says why."""
 
     def __init__(self, k: KernelBuilder, ranks: int) -> None:
         """Write the loads: the kernel has waited for the launch before it."""

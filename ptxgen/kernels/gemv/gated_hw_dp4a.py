@@ -15,7 +15,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.value import Value
 from ptxgen.formats import find
-from ptxgen.kernels.activation.elementwise import FusedSwiglu
+from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a_type import NO_RING, blocks_at_once
 from ptxgen.kernels.gemv.joined_hw_dp4a import JOINED

@@ -20,7 +20,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import gamma
 from ptxgen.kernels.collective.all_gather import MOST_RANKS
 from ptxgen.kernels.collective.digit_words import DigitWords
-from ptxgen.kernels.collective.gather_digits import GatherDigits
+from ptxgen.kernels.collective.gather_planes import GatherPlanes
 from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
 from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.received_digits import in_parts, received_arguments, whole_row
@@ -204,7 +204,7 @@ class HwDp4aType(DigitGemvType):
     def between(self, before: KernelType | None, behind: KernelType | None) -> Self:
         if not self.ring:
             return self
-        beside = isinstance(behind, GatherDigits) or (isinstance(behind, HwDp4aType) and behind.ring > 0)
+        beside = isinstance(behind, GatherPlanes) or (isinstance(behind, HwDp4aType) and behind.ring > 0)
         return replace(self, holds_next=self.launch().dynamic_shared > HOLDING and not beside)
 
     @property

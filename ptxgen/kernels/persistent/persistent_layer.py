@@ -18,7 +18,8 @@ from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError, NoRoom
 from ptxgen.formats import find
 from ptxgen.kernels.gemv.shared_digits import Layout
-from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW, THREADS, RmsNorm
+from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW
+from ptxgen.kernels.norm.row import THREADS
 from ptxgen.kernels.persistent.part_table import PartTable, StreamPart
 from ptxgen.kernels.persistent.products import Products
 from ptxgen.kernels.persistent.propagation import LayerBound
@@ -233,7 +234,7 @@ class PersistentLayer(KernelType):
             case Source.DIGITS:
                 activations.copy(k.arg.digits, k.arg.scales, k.arg.sums)
             case Source.NORM:
-                activations.normalise(RmsNorm(hidden=self.hidden), k.arg.x, getattr(k.arg, stage.gamma))
+                activations.normalise(self.hidden, k.arg.x, getattr(k.arg, stage.gamma))
             case Source.GATED:
                 activations.quantise(k.arg.gated)
 

@@ -39,7 +39,7 @@ INFINITY = 0x7F800000
 
 @register
 @dataclass(frozen=True)
-class PackHalves(KernelType):
+class PackF16(KernelType):
     """Activations as f16 for tensor cores, one or two for each, with a scale for every 256 and the sums of every 16.
 
     x: f32[m, k] -> halves: f16[ceil(m / 8), ceil(k / 256), 17, parts, 2, 8, 8]; scales: f32[m, ceil(k / 256)], powers of two.
@@ -98,14 +98,14 @@ class PackHalves(KernelType):
         return {**unwritten(self.m, self.k, self.form), "x": x}
 
     @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[PackHalves]:
+    def cases(cls, **fixed: Any) -> Iterator[PackF16]:
         yield cls(m=3, k=800, parts=2, lane_run=64)
         yield cls(m=17, k=576, parts=2, lane_run=4)
         yield cls(m=8, k=256, parts=1, lane_run=64)
         yield cls(m=1, k=4, parts=1, lane_run=4)
 
 
-def _written(kernel: PackHalves) -> int:
+def _written(kernel: PackF16) -> int:
     return sum(array.nbytes for array in arrays(kernel.m, kernel.k, kernel.form, "out").values())
 
 

@@ -58,9 +58,6 @@ class Quantize(KernelType):
         require(self, "n", multiple=BLOCK)
         require(self, "rows", high=MOST_ROWS)
 
-    def batched(self, m: int) -> tuple[KernelType, ...]:
-        return (Quantize(self.count, self.n, self.rows * m),)
-
     def signature(self) -> Signature:
         return {**arrays(self.rows, self.count, self.n, "out"), "x": read(F32, self.rows, self.n)}
 

@@ -20,10 +20,9 @@ from executor.launch.launch import LaunchRecord
 from executor.layers.gemv import form_read, project
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
-from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
 from ptxgen.kernels.rope.rope import Rope
 from ptxgen.types import U32
 from tests.synthetic import Q, write_model
@@ -205,7 +204,7 @@ class Phase:
         self.executor.batched_qkv_rope_phase(**self.arguments(positions))
 
     def alone(self, x: Values, position: int) -> dict[str, GpuBuffer]:
-        """The steps of one token, one by one. Digits of a norm are none of its f32 values (RmsNormDigits)."""
+        """The steps of one token, one by one. Digits of a norm are none of its f32 values (RmsNorm)."""
         executor, w = self.executor, self.layer
         out = {name: executor.zeros(n) for name, n in self.sizes.items()}
         normed = out["hidden_buf"]
@@ -213,7 +212,7 @@ class Phase:
         form = form_read(*w.attention_readers)
         with executor._session.launches() as launch:
             if isinstance(form, int):
-                kernel = RmsNormDigits(HIDDEN, form)
+                kernel = RmsNorm(HIDDEN, digits=form)
                 launch.packed.write(launch, "norm", kernel, normed, form, y=normed.view(0, (1, HIDDEN)), **norm)
             else:
                 launch("norm", RmsNorm(HIDDEN), y=normed.view(0, (1, HIDDEN)), **norm)
@@ -221,7 +220,7 @@ class Phase:
                 project(launch, role, projection, x=normed, y=out[role])
         for role, bias in (("q", w.attn_q_bias), ("k", w.attn_k_bias), ("v", w.attn_v_bias)):
             if bias is not None:
-                executor.launcher(ResidualAdd(n=bias.shape[0]), x=out[role], delta=bias)
+                executor.launcher(AddInPlace(n=bias.shape[0]), x=out[role], delta=bias)
         at = executor.buffer(np.array([position], np.uint32))
         for role, count, gamma in (("q", HEADS, w.attn_q_norm), ("k", KV_HEADS, w.attn_k_norm)):
             heads = out[role].view(0, (count, HEAD_DIM))

@@ -16,13 +16,15 @@ ALONE: list[KernelType] = [case for case in CASES if case.launch().ranks == 1]
 
 
 def _representatives() -> frozenset[str]:
-    of_types: dict[type[KernelType], str] = {}
-    for entry in ENTRIES:
+    found: dict[tuple[type[KernelType], frozenset[str]], str] = {}
+    for entry in sorted(ENTRIES, key=lambda entry: "m" in entry.given):
+        strategy = entry.type, frozenset(entry.given) - {"m"}
         if entry.fixed.get("format") is FORMATS["Q4_K"]:
-            of_types[entry.type] = entry.name
-        of_types.setdefault(entry.type, entry.name)
-    return frozenset([*of_types.values(), *(entry.name for entry in ENTRIES if entry.type is DequantF16)])
+            found[strategy] = entry.name
+        found.setdefault(strategy, entry.name)
+    return frozenset([*found.values(), *(entry.name for entry in ENTRIES if entry.type is DequantF16)])
 
 
 REPRESENTATIVES = _representatives()
-"""The names of one kernel a strategy, which is a class (that of Q4_K, or the first), and one a format (its dequantisation)."""
+"""The names of one kernel a strategy, which is a class in one form (that of Q4_K, or the first; of one token if there is one),
+and one a format (its dequantisation)."""

@@ -11,7 +11,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
 from ptxgen.kernels.gemv.joined_hw_dp4a import JoinedHwDp4aGemv
-from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
+from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.quantize.activation_digits import BLOCK, unwritten
 from ptxgen.kernels.quantize.quantize import Quantize
 from tests.ptxgen.kernels.checking import run
@@ -30,7 +30,7 @@ SHAPES = [
 
 def left(k: int, digits: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """The digits of a norm that rmsnorm_digits makes, and what is left of it to a reader that completes it."""
-    norm = RmsNormDigits(k, digits)
+    norm = RmsNorm(k, digits=digits)
     given = norm.inputs(np.random.default_rng(k))
     made = run(norm, given)
     product = given["x"] * given["gamma"]

@@ -15,7 +15,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a_type import LATE_FROM
-from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
+from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
@@ -153,7 +153,7 @@ def test_what_asks_for_much_shared_memory_holds_back_a_launch_without_a_ring() -
     last = ringed(plain("q6k_aligned", 14336, 4096).with_residual())
     down = ringed(plain("q4k", 14336, 4096).with_residual_norm(3))
     projections = ringed(plain("q4k", 4096, 4096).joined([plain("q4k", 4096, 1024)] * 2))
-    norm = RmsNormDigits(hidden=4096, digits=3)
+    norm = RmsNorm(hidden=4096, digits=3)
     output, gate = (plain("q8_0_aligned", 4096, n) for n in (4096, 14336))
     found = [
         one.between(one, behind).parameters()["holds_next"]
