@@ -77,9 +77,15 @@ def _address(parameter: Parameter, marked: Marked, memory: MemoryMap, addresses:
     _check_array(value)
     base = next(addresses)
     memory.add(
-        base, value.nbytes, f"the array of {parameter.name}", initialised=marked.initialised,
-        read_only=not value.flags.writeable, stands_for=value.ctypes.data, constant=marked.constant, settled=marked.settled,
-    )  # fmt: skip
+        base,
+        value.nbytes,
+        f"the array of {parameter.name}",
+        initialised=marked.initialised,
+        read_only=not value.flags.writeable,
+        stands_for=value.ctypes.data,
+        constant=marked.constant,
+        settled=marked.settled,
+    )
     return base.to_bytes(8, "little")
 
 

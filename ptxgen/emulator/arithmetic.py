@@ -13,10 +13,21 @@ from ptxgen.types import B32, B64, BF16, BF16X2, BY_NAME, F16, F16X2, F32, F64, 
 
 _APPROX = {"ex2": "exp2", "lg2": "log2", "sin": "sin", "cos": "cos", "tanh": "tanh", "sqrt": "sqrt"}
 _HALVES = {
-    F16X2: F16, BF16X2: BF16, B32: BY_NAME["b16"], U32: U16, S32: BY_NAME["s16"], B64: B32, U64: U32, BY_NAME["s64"]: S32,
-    BY_NAME["b128"]: B64, BY_NAME["b16"]: BY_NAME["b8"], U16: BY_NAME["u8"], BY_NAME["s16"]: BY_NAME["s8"],
-    F64: F32, F32: BY_NAME["b16"],
-}  # fmt: skip
+    F16X2: F16,
+    BF16X2: BF16,
+    B32: BY_NAME["b16"],
+    U32: U16,
+    S32: BY_NAME["s16"],
+    B64: B32,
+    U64: U32,
+    BY_NAME["s64"]: S32,
+    BY_NAME["b128"]: B64,
+    BY_NAME["b16"]: BY_NAME["b8"],
+    U16: BY_NAME["u8"],
+    BY_NAME["s16"]: BY_NAME["s8"],
+    F64: F32,
+    F32: BY_NAME["b16"],
+}
 
 
 class Arithmetic(Rounding):

@@ -80,9 +80,7 @@ def flow(program: Program, entry: str) -> Flow:
     everyone = {**code.registers, CARRY.name: CARRY}
     crossing_registers = [everyone[name] for name in sorted(crossing) if name in everyone]
     parameters = {parameter.name: parameter.size for parameter in program.functions[entry].parameters}
-    return Flow(
-        blocks, parameters, code.registers, code.variables, constants, _loose(blocks, everyone), crossing_registers
-    )  # fmt: skip
+    return Flow(blocks, parameters, code.registers, code.variables, constants, _loose(blocks, everyone), crossing_registers)
 
 
 def _blocks(items: list[Step | Label]) -> list[Block]:

@@ -74,9 +74,16 @@ class _Kernel:
         checks_waits = sanitize and self.has_bulk
         late: frozenset[int] = late_loads(self.flow.blocks) if checks_waits else frozenset()
         frame = Frame(
-            self.placement.places, self.slots, self.flow.constants, self.flow.loose, sanitize, self.synchronises, has_products,
-            checks_waits, late,
-        )  # fmt: skip
+            self.placement.places,
+            self.slots,
+            self.flow.constants,
+            self.flow.loose,
+            sanitize,
+            self.synchronises,
+            has_products,
+            checks_waits,
+            late,
+        )
         self.v = LaneAlgebra(self.e, frame)
 
     def compile(self) -> Compiled:
@@ -86,7 +93,7 @@ class _Kernel:
         prologue = self._prologue()
         self.e.functions[warp.name] = "\n".join(
             [f"define i32 @{warp.name}(ptr noalias %s, ptr noalias %c) {{", "entry:", *self.e.allocas, *prologue, *body, "}"]
-        )  # fmt: skip
+        )
         runtime = (run, *self.e.runtime.values())
         text = self.e.module_text() + "\n!0 = !{}\n"  # !invariant.load needs it
         return Compiled(text, runtime, self.facts())
@@ -95,10 +102,18 @@ class _Kernel:
         """What a launch must know, once all is compiled."""
         function = self.function
         facts = Facts(
-            self.state_bytes, self.placement.shared_bytes, self.placement.local_bytes, self.global_atomics or self.prints,
-            tuple(function.parameters), function.most_threads, function.block, self.placement.data_bytes > 0, self.sanitize,
-            prints=self.prints, bulk_offset=self.bulk_offset if self.has_bulk else 0,
-        )  # fmt: skip
+            self.state_bytes,
+            self.placement.shared_bytes,
+            self.placement.local_bytes,
+            self.global_atomics or self.prints,
+            tuple(function.parameters),
+            function.most_threads,
+            function.block,
+            self.placement.data_bytes > 0,
+            self.sanitize,
+            prints=self.prints,
+            bulk_offset=self.bulk_offset if self.has_bulk else 0,
+        )
         if not self.sanitize:
             return facts
         shared_shift, global_shift = (smallest.bit_length() - 1 for smallest in self.v.smallest)

@@ -129,9 +129,16 @@ class Running:
     those that take turns (`turns`). `device`: its number among several that run together."""
 
     def __init__(
-        self, launch: Launch, count: int, *, seed: int | None, budget: int | None, prints: Sink | None, turns: bool = False,
+        self,
+        launch: Launch,
+        count: int,
+        *,
+        seed: int | None,
+        budget: int | None,
+        prints: Sink | None,
+        turns: bool = False,
         device: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         kernel = self.kernel = launch.kernel
         self.launch, self.device, self.grid, self.block = launch, device, launch.grid3, launch.block3
         self.title = kernel.name if device is None else f"{kernel.name} on device {device}"
@@ -229,10 +236,19 @@ class Running:
             other = Other.of(record, whose.block, them.block, them.grid, device, whose.earlier)
             against = None if whose.earlier else Site(other.line, *them.kernel.image.source_of(other.line))
         return Finding(
-            NAMES[kind], self.kernel.name, describe(record, self.title, context, checks.memory, self.block, other), record.line,
-            text, location, unflatten(record.thread, self.block), unflatten(record.block, self.grid), address, record.count,
-            source, against,
-        )  # fmt: skip
+            NAMES[kind],
+            self.kernel.name,
+            describe(record, self.title, context, checks.memory, self.block, other),
+            record.line,
+            text,
+            location,
+            unflatten(record.thread, self.block),
+            unflatten(record.block, self.grid),
+            address,
+            record.count,
+            source,
+            against,
+        )
 
     def ended(self, scratch: Scratch, status: int, findings: list[Finding], limit: TimeLimit) -> list[Finding]:
         """What comes of it: the findings, with what stopped the block of this scratch as the last, or EmulationError where
@@ -293,10 +309,15 @@ def launch_together(
         for number, launch in enumerate(launches):
             running.append(
                 Running(
-                    launch, launch.blocks, seed=seed, budget=allowed_steps(budget, seconds), prints=prints, turns=True,
+                    launch,
+                    launch.blocks,
+                    seed=seed,
+                    budget=allowed_steps(budget, seconds),
+                    prints=prints,
+                    turns=True,
                     device=number if several else None,
                 )
-            )  # fmt: skip
+            )
         checks = _checks_together(running) if launches[0].kernel.sanitize else None
         turns = [(one, number) for one in running for number in range(len(one.scratches))]
         limit = TimeLimit(seconds)
@@ -344,10 +365,14 @@ def _checks_together(running: Sequence[Running]) -> LaunchMap:
         anywhere = anywhere or its is None
         targets.update(its or ())
     return LaunchMap(
-        contexts, memory, len(contexts), None if anywhere else targets,
-        any(one.kernel.facts.synchronises for one in running), [len(one.scratches) for one in running],
+        contexts,
+        memory,
+        len(contexts),
+        None if anywhere else targets,
+        any(one.kernel.facts.synchronises for one in running),
+        [len(one.scratches) for one in running],
         [one.launch.earlier for one in running],
-    )  # fmt: skip
+    )
 
 
 def usual_budget(*, sanitize: bool) -> int:

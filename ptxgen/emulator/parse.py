@@ -16,9 +16,20 @@ from ptxgen.types import F16X2
 _OF = {True: "an entry starts with .param", False: "a function starts with .param or .reg"}
 _LINKAGE = (".visible", ".weak", ".extern", ".common")
 _TUNING = (
-    ".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".maxclusterrank", ".explicitcluster",
-    ".reqnctapercluster", ".noreturn", ".pragma", ".abi_preserve", ".abi_preserve_control", ".blocksareclusters",
-)  # fmt: skip
+    ".maxntid",
+    ".reqntid",
+    ".minnctapersm",
+    ".maxnctapersm",
+    ".maxnreg",
+    ".maxclusterrank",
+    ".explicitcluster",
+    ".reqnctapercluster",
+    ".noreturn",
+    ".pragma",
+    ".abi_preserve",
+    ".abi_preserve_control",
+    ".blocksareclusters",
+)
 
 
 @lru_cache(maxsize=16)

@@ -137,9 +137,13 @@ class Other:
 
     @staticmethod
     def of(
-        record: FindingRecord, block: int | None, threads: tuple[int, int, int], grid: tuple[int, int, int],
-        device: int | None = None, earlier: bool = False,
-    ) -> Other:  # fmt: skip
+        record: FindingRecord,
+        block: int | None,
+        threads: tuple[int, int, int],
+        grid: tuple[int, int, int],
+        device: int | None = None,
+        earlier: bool = False,
+    ) -> Other:
         """From the record of a finding, and what is known of the other's launch."""
         thread, line = record.other & THREAD_MASK, record.other >> THREAD_BITS & MAX_LINE
         return Other(thread, block, line, threads, grid, device, earlier)
@@ -255,10 +259,16 @@ def describe(
     return f"{where} takes part in a shuffle whose member mask does not name it"
 
 
-_OF_BULK_COPIES = frozenset({
-    FindingKind.MBARRIER, FindingKind.ARRIVED, FindingKind.COPY_SIZE, FindingKind.UNWAITED, FindingKind.UNDER_WAY,
-    FindingKind.UNFENCED_COPY,
-})  # fmt: skip
+_OF_BULK_COPIES = frozenset(
+    {
+        FindingKind.MBARRIER,
+        FindingKind.ARRIVED,
+        FindingKind.COPY_SIZE,
+        FindingKind.UNWAITED,
+        FindingKind.UNDER_WAY,
+        FindingKind.UNFENCED_COPY,
+    }
+)
 
 
 def _of_bulk_copies(kind: FindingKind, record: FindingRecord, context: Sequence[int], threads: tuple[int, int, int]) -> str:

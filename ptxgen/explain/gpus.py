@@ -41,9 +41,16 @@ class Multiprocessor:
 
 def _rates(fma: int, *, alu: int = 64, half: int, convert: int, double: int) -> dict[Unit, float]:
     return {
-        Unit.FMA: fma, Unit.ALU: alu, Unit.MULTIPLY: 64, Unit.DOT: 64, Unit.HALF: half, Unit.DOUBLE: double,
-        Unit.CONVERT: convert, Unit.SPECIAL: 16, Unit.SHUFFLE: 32,
-    }  # fmt: skip
+        Unit.FMA: fma,
+        Unit.ALU: alu,
+        Unit.MULTIPLY: 64,
+        Unit.DOT: 64,
+        Unit.HALF: half,
+        Unit.DOUBLE: double,
+        Unit.CONVERT: convert,
+        Unit.SPECIAL: 16,
+        Unit.SHUFFLE: 32,
+    }
 
 
 _KIB: Final = 1024

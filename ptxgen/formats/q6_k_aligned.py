@@ -212,7 +212,7 @@ class Q6KAligned(RepackedFormat):
         blocks = raw.reshape(-1, self.block_bytes)
         nibbles, pairs, tails = (
             part.reshape(len(blocks), self.groups, -1) for part in np.split(blocks, [_PAIRS, _SCALES], axis=1)
-        )  # fmt: skip
+        )
         tops, lows = (np.concatenate([pairs >> at & 3 for at in places], axis=2) for places in ((4, 6), (2, 0)))
         halves = [nibbles & 15 | tops << 4, (nibbles >> 4) << 2 | lows]
         codes: NDArray[np.uint8] = np.stack(halves, axis=2).reshape(len(blocks), -1)

@@ -85,16 +85,18 @@ def _check_threads(function: Function, products: Iterable[Op], divergence: Diver
     for op in products:
         if threads % WARPGROUP_SIZE:
             raise VerifyError(
-                f"{op.opcode} needs blocks of whole warpgroups, this one has {threads} threads", op.where,
+                f"{op.opcode} needs blocks of whole warpgroups, this one has {threads} threads",
+                op.where,
                 f"launch a multiple of {WARPGROUP_SIZE}",
-            )  # fmt: skip
+            )
         for place in ("b", "scale_d"):
             cause = divergence.of(op.operands[place])
             if cause.level > Level.WARPGROUP:
                 raise VerifyError(
                     f"{op.opcode} needs the same {place} in all threads of the warpgroup, but it depends on {cause.why}",
-                    op.where, "compute it from constants, block numbers or k.warpgroup",
-                )  # fmt: skip
+                    op.where,
+                    "compute it from constants, block numbers or k.warpgroup",
+                )
 
 
 class _Analysis:
@@ -127,8 +129,10 @@ class _Analysis:
                 does = "writes" if name in written else "reads"
                 raise VerifyError(
                     f"{op.opcode} {does} {name}, which a product has that may not have been waited for:\n"
-                    f"  {self.products[name].where}", op.where, "commit the product to a group, and wait for that first",
-                )  # fmt: skip
+                    f"  {self.products[name].where}",
+                    op.where,
+                    "commit the product to a group, and wait for that first",
+                )
         touched = {*written, *(name for name in read if name in self.accumulators)}
         if not touched - state.touched:
             return state
@@ -143,14 +147,17 @@ class _Analysis:
             if any(other.shape != use for other in used.get(name, ())):
                 raise VerifyError(
                     f"{op.opcode} uses {name}, which another product has for something else and may not be done:\n"
-                    f"  {self.products[name].where}", op.where, "commit that product to a group, and wait for that first",
-                )  # fmt: skip
+                    f"  {self.products[name].where}",
+                    op.where,
+                    "commit that product to a group, and wait for that first",
+                )
             if name in state.touched:
                 since = f", after\n  {self.touching[name].where}" if name in self.touching else ""
                 raise VerifyError(
-                    f"{op.opcode} uses {name}, and no wgmma.fence stands before it{since}", op.where,
+                    f"{op.opcode} uses {name}, and no wgmma.fence stands before it{since}",
+                    op.where,
                     "write k.wgmma_fence() after the last instruction that touches its registers",
-                )  # fmt: skip
+                )
         for name, use in places:
             used[name] = used.get(name, frozenset()) | {_Use(use)}
             self.products[name] = op

@@ -129,9 +129,10 @@ def _check_instructions(function: Function, target: Target) -> None:
         for register in (*op.read, *op.written):
             if types.setdefault(register.name, register.type.register) != register.type.register:
                 raise VerifyError(
-                    f"register {register.name} is {types[register.name]} and {register.type.register}", op.where,
+                    f"register {register.name} is {types[register.name]} and {register.type.register}",
+                    op.where,
                     "a register has one type; make another one",
-                )  # fmt: skip
+                )
 
 
 def _check_need(op: Op, special_register: str, need: Need, target: Target, feature: str = "") -> None:
@@ -147,9 +148,10 @@ def _check_need(op: Op, special_register: str, need: Need, target: Target, featu
         raise VerifyError(f"{what} needs sm_{sm}{feature}, the target is {target}", op.where, hint)
     newest = f"{NEWEST_PTX[0]}.{NEWEST_PTX[1]}"
     raise VerifyError(
-        f"{what} needs PTX {ptx[0]}.{ptx[1]}, the newest that supported drivers load is {newest}", op.where,
+        f"{what} needs PTX {ptx[0]}.{ptx[1]}, the newest that supported drivers load is {newest}",
+        op.where,
         "write it with older instructions",
-    )  # fmt: skip
+    )
 
 
 # Paths
@@ -189,15 +191,17 @@ def _check_written_before_read(function: Function, flow: Graph) -> None:
             for register in op.read:
                 if register.name not in bit:
                     raise VerifyError(
-                        f"{register.name} ({register.type}) is read and never written", op.where,
+                        f"{register.name} ({register.type}) is read and never written",
+                        op.where,
                         f"give it a value first: k.variable(0, {register.type})",
-                    )  # fmt: skip
+                    )
                 if not written & bit[register.name]:
                     raise VerifyError(
                         f"{register.name} ({register.type}) may be read before it is written: {writers[register.name]}\n"
-                        "  does not run on every path to its reader", op.where,
+                        "  does not run on every path to its reader",
+                        op.where,
                         "make it with k.variable(start, type) before the branch or loop and change it there with @=",
-                    )  # fmt: skip
+                    )
             if op.guard is None:
                 for register in op.written:
                     written |= bit[register.name]
@@ -217,8 +221,10 @@ def _check_convergence(result: Divergence) -> None:
                 cause, branch = around
                 raise VerifyError(
                     f"{opcode} needs all {group}, but some may not reach it together: the branch at\n  {branch.where}\n"
-                    f"  depends on {cause.why}", op.where, _ADVICE,
-                )  # fmt: skip
+                    f"  depends on {cause.why}",
+                    op.where,
+                    _ADVICE,
+                )
             guard = result.of(op.guard)
             if guard.level > allowed:
                 raise VerifyError(f"{opcode} needs all {group}, but its guard depends on {guard.why}", op.where, _ADVICE)

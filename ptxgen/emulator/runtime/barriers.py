@@ -36,9 +36,7 @@ def park(b: Builder, state: Value, lanes: Value, pc: Value, kind: Value, need: V
 
 
 @runtime_function("void", state="ptr", lanes="i32", pc="i32", kind="<32 x i32>", need="<32 x i32>", line="i32", votes="i32")
-def park_voting(
-    b: Builder, state: Value, lanes: Value, pc: Value, kind: Value, need: Value, line: Value, votes: Value
-) -> None:  # fmt: skip
+def park_voting(b: Builder, state: Value, lanes: Value, pc: Value, kind: Value, need: Value, line: Value, votes: Value) -> None:
     """`park` at a barrier that counts for how many threads a predicate holds: `votes` are the lanes for which it does."""
     s = WarpState(state)
     s[State.VOTERS] = s[State.VOTERS] | lanes
@@ -130,9 +128,16 @@ def release(b: Builder, context: Value) -> None:
         with b.when(sanitised & for_all & (here != threads)):
             line = lines.at(number, "i32").load("i32")
             report(
-                b, context, warps, b.number(FindingKind.BARRIER), line, b.number(0), here.resized("i64"), number,
+                b,
+                context,
+                warps,
+                b.number(FindingKind.BARRIER),
+                line,
+                b.number(0),
+                here.resized("i64"),
+                number,
                 c[Slot.THREADS],
-            )  # fmt: skip
+            )
         opened.store(opened.load("i32") | b.number(1) << number.resized("i32"))
     open_bits = opened.load("i32")
     with b.when(open_bits == 0):

@@ -198,9 +198,16 @@ def try_wait(b: Builder, context: Value, state: Value, addresses: Value, lanes: 
 
 
 @runtime_function(
-    "void", context="ptr", state="ptr", lanes="i32", to="<32 x i64>", start="<32 x i64>", size="<32 x i32>",
-    barriers="<32 x i64>", line="i32",
-)  # fmt: skip
+    "void",
+    context="ptr",
+    state="ptr",
+    lanes="i32",
+    to="<32 x i64>",
+    start="<32 x i64>",
+    size="<32 x i32>",
+    barriers="<32 x i64>",
+    line="i32",
+)
 def queue_bulk_copies(
     b: Builder, context: Value, state: Value, lanes: Value, to: Value, start: Value, size: Value, barriers: Value, line: Value
 ) -> None:

@@ -26,7 +26,7 @@ from ptxgen.emulator.runtime.shadow import (
     Slots,
     Verdict,
     touches,
-)  # fmt: skip
+)
 from ptxgen.emulator.runtime.views import Context, Fields, WarpState
 from ptxgen.emulator.sanitizer import EXTRA_SPACE, EXTRA_STORE, OTHER_EPOCH, SPACE_CODES, FindingKind
 from ptxgen.target import WARP_SIZE
@@ -140,9 +140,16 @@ def written_in_launch(b: Builder, me: Value, records: Value, granules: Value, ot
     "i32", context="ptr", state="ptr", addresses="<32 x i64>", lanes="i32", size="i64", space="i32", access="i32", line="i32"
 )
 def check(
-    b: Builder, context: Value, state: Value, addresses: Value, lanes: Value, size: Value, space: Value, access: Value,
+    b: Builder,
+    context: Value,
+    state: Value,
+    addresses: Value,
+    lanes: Value,
+    size: Value,
+    space: Value,
+    access: Value,
     line: Value,
-) -> None:  # fmt: skip
+) -> None:
     """The lanes of a mask that may access `size` bytes at their addresses; reports why others may not, and what is wrong with
     those that may. `space` is a code of SPACE_CODES; `access` an `access_word`. A size that is no power of two, which only a
     copy's share has, is aligned to the largest that divides it."""

@@ -69,9 +69,16 @@ def readable(b: Builder, context: Value, state: Value, descriptor: Value, groups
     "void", context="ptr", state="ptr", descriptor="i64", groups="i64", line="i32", since="i32", kind="i32", fenced="i1"
 )
 def look_at_writes(
-    b: Builder, context: Value, state: Value, descriptor: Value, groups: Value, line: Value, since: Value, kind: Value,
+    b: Builder,
+    context: Value,
+    state: Value,
+    descriptor: Value,
+    groups: Value,
+    line: Value,
+    since: Value,
+    kind: Value,
     fenced: Value,
-) -> None:  # fmt: skip
+) -> None:
     """Report `kind` once if a granule of b was written later than `since`, or with `fenced` by an ordinary instruction whose
     write has passed no proxy fence."""
     c = Context(context)

@@ -70,9 +70,17 @@ def multiplier(type: str) -> RuntimeFunction:
         return factors
 
     @runtime_function(
-        "void", name=name, part=name, is_hot=True, accumulators="ptr", a="ptr", descriptor="i64", shared="i64", groups="i64",
+        "void",
+        name=name,
+        part=name,
+        is_hot=True,
+        accumulators="ptr",
+        a="ptr",
+        descriptor="i64",
+        shared="i64",
+        groups="i64",
         keeps="i1",
-    )  # fmt: skip
+    )
     def multiply(
         b: Builder, accumulators: Value, a: Value, descriptor: Value, shared: Value, groups: Value, keeps: Value
     ) -> None:

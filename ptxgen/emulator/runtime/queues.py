@@ -74,13 +74,29 @@ def complete_copy(b: Builder, context: Value, state: Value, entry: Value) -> Non
 
 
 @runtime_function(
-    "void", context="ptr", state="ptr", queues="ptr", lanes="i32", to="<32 x i64>", start="<32 x i64>",
-    bytes_read="<32 x i32>", size="i32", line="i32",
-)  # fmt: skip
+    "void",
+    context="ptr",
+    state="ptr",
+    queues="ptr",
+    lanes="i32",
+    to="<32 x i64>",
+    start="<32 x i64>",
+    bytes_read="<32 x i32>",
+    size="i32",
+    line="i32",
+)
 def queue_copies(
-    b: Builder, context: Value, state: Value, queues: Value, lanes: Value, to: Value, start: Value, bytes_read: Value,
-    size: Value, line: Value,
-) -> None:  # fmt: skip
+    b: Builder,
+    context: Value,
+    state: Value,
+    queues: Value,
+    lanes: Value,
+    to: Value,
+    start: Value,
+    bytes_read: Value,
+    size: Value,
+    line: Value,
+) -> None:
     """Each lane of the mask queues a copy."""
     s = WarpState(state)
     targets, starts, read = b.table(to), b.table(start), b.table(bytes_read)

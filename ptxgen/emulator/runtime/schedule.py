@@ -16,7 +16,7 @@ from ptxgen.emulator.layout import (
     YIELDED,
     Slot,
     State,
-)  # fmt: skip
+)
 from ptxgen.emulator.runtime.barriers import release
 from ptxgen.emulator.runtime.builder import Builder, Value
 from ptxgen.emulator.runtime.bulk_copies import report_unwaited
