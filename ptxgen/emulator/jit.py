@@ -12,7 +12,7 @@ from ptxgen.emulator.facts import Facts
 from ptxgen.emulator.flow import Block, Flow, flow
 from ptxgen.emulator.lanes import LaneAlgebra
 from ptxgen.emulator.late_loads import late_loads
-from ptxgen.emulator.layout import BARRIERS, BLOCKED, EXITED, FINISHED, PAUSED, SLEPT, TRAPPED, YIELDED, Slot, State
+from ptxgen.emulator.layout import BARRIERS, BLOCKED, EXITED, FINISHED, PAUSED, SLEPT, TRAPPED, YIELDED, ContextWord, State
 from ptxgen.emulator.placement import kernel_layout
 from ptxgen.emulator.program import Program, Step
 from ptxgen.emulator.registers import Frame
@@ -136,9 +136,9 @@ class _Kernel:
             "  store i32 0, ptr %kept.p",
             "  %kept.w = zext i32 %kept to i64",
             "  store i64 %kept.w, ptr %ticks.m",
-            f"  %limit.p = getelementptr i64, ptr %c, i64 {int(Slot.LIMIT)}",
+            f"  %limit.p = getelementptr i64, ptr %c, i64 {int(ContextWord.LIMIT)}",
             *(["  %tired.m = alloca i32", f"  store i32 {YIELDED}, ptr %tired.m"] if self.has_bulk else []),
-            f"  %quantum.p = getelementptr i64, ptr %c, i64 {int(Slot.QUANTUM)}",
+            f"  %quantum.p = getelementptr i64, ptr %c, i64 {int(ContextWord.QUANTUM)}",
             "  %quantum = load i64, ptr %quantum.p",
             f"  %pcs.p = getelementptr i8, ptr %s, i64 {State.PCS}",
             f"  %q = getelementptr i8, ptr %s, i64 {self.queue_offset}",
@@ -318,7 +318,7 @@ class _Kernel:
     def trap(self, block: Block, end: Step, mask: str) -> None:
         e = self.e
         self.stopped(block, end, mask)
-        at = e.emit(f"getelementptr i64, ptr %c, i64 {int(Slot.FAULT_LINE)}")
+        at = e.emit(f"getelementptr i64, ptr %c, i64 {int(ContextWord.FAULT_LINE)}")
         e.do(f"store i64 {end.line}, ptr {at}")
         e.do(f"ret i32 {TRAPPED}")
 

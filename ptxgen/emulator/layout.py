@@ -8,7 +8,7 @@ LANES_BYTES = 128
 """Of an i32 a lane."""
 
 
-class Slot(IntEnum):
+class ContextWord(IntEnum):
     """The 64-bit words of the launch context, one context a worker."""
 
     PARAMETERS = 0  # address of the parameter bytes

@@ -68,7 +68,7 @@ MULTIPROCESSORS: Final[dict[int, Multiprocessor]] = {
 
 
 @dataclass(frozen=True)
-class Product:
+class SoldGpu:
     """A GPU that is sold. `bandwidth_gbps` of its memory is the maker's figure, in 1e9 bytes a second; `read_gbps` is what a
     plain streaming read was measured to reach, 0 where it was not measured; `clock_mhz` is its highest boost clock."""
 
@@ -92,27 +92,27 @@ class Product:
         return MULTIPROCESSORS[self.sm]
 
 
-GPUS: Final[dict[str, Product]] = {
+GPUS: Final[dict[str, SoldGpu]] = {
     gpu.name: gpu
     for gpu in (
-        Product("t4", "T4", 75, 40, 1590, 320, "T4 data sheet, 2019"),
-        Product("a100", "A100 SXM 80 GB", 80, 108, 1410, 2039, "A100 data sheet, 2021"),
-        Product("a10", "A10", 86, 72, 1695, 600, "A10 data sheet, 2021"),
-        Product("rtx3090", "GeForce RTX 3090", 86, 82, 1695, 936, "GA102 white paper, 2020"),
-        Product("l4", "L4", 89, 58, 2040, 300, "L4 data sheet, 2023"),
-        Product("l40s", "L40S", 89, 142, 2520, 864, "L40S data sheet, 2023"),
-        Product("rtx4090", "GeForce RTX 4090", 89, 128, 2520, 1008, "Ada white paper, 2022"),
-        Product("h100", "H100 SXM 80 GB", 90, 132, 1980, 3350, "H100 data sheet, 2023"),
-        Product("h100pcie", "H100 PCIe 80 GB", 90, 114, 1755, 2000, "H100 data sheet, 2023"),
-        Product("h200", "H200 SXM", 90, 132, 1980, 4800, "H200 data sheet, 2024; read limit measured in November 2026", 4650),
-        Product("b200", "B200 SXM", 100, 148, 1965, 8000, "B200 data sheet, 2024"),
-        Product("rtx5090", "GeForce RTX 5090", 120, 170, 2407, 1792, "RTX Blackwell white paper, 2025"),
+        SoldGpu("t4", "T4", 75, 40, 1590, 320, "T4 data sheet, 2019"),
+        SoldGpu("a100", "A100 SXM 80 GB", 80, 108, 1410, 2039, "A100 data sheet, 2021"),
+        SoldGpu("a10", "A10", 86, 72, 1695, 600, "A10 data sheet, 2021"),
+        SoldGpu("rtx3090", "GeForce RTX 3090", 86, 82, 1695, 936, "GA102 white paper, 2020"),
+        SoldGpu("l4", "L4", 89, 58, 2040, 300, "L4 data sheet, 2023"),
+        SoldGpu("l40s", "L40S", 89, 142, 2520, 864, "L40S data sheet, 2023"),
+        SoldGpu("rtx4090", "GeForce RTX 4090", 89, 128, 2520, 1008, "Ada white paper, 2022"),
+        SoldGpu("h100", "H100 SXM 80 GB", 90, 132, 1980, 3350, "H100 data sheet, 2023"),
+        SoldGpu("h100pcie", "H100 PCIe 80 GB", 90, 114, 1755, 2000, "H100 data sheet, 2023"),
+        SoldGpu("h200", "H200 SXM", 90, 132, 1980, 4800, "H200 data sheet, 2024; read limit measured in November 2026", 4650),
+        SoldGpu("b200", "B200 SXM", 100, 148, 1965, 8000, "B200 data sheet, 2024"),
+        SoldGpu("rtx5090", "GeForce RTX 5090", 120, 170, 2407, 1792, "RTX Blackwell white paper, 2025"),
     )
 }
 DEFAULT_GPU: Final = GPUS["h200"]
 
 
-def find_gpu(name: str) -> Product:
+def find_gpu(name: str) -> SoldGpu:
     """The GPU of this name, in any case and spacing (`RTX 4090`). ArgumentError lists the known ones."""
     plain = "".join(letter for letter in name.lower() if letter.isalnum())
     if plain not in GPUS:
@@ -121,7 +121,7 @@ def find_gpu(name: str) -> Product:
     return GPUS[plain]
 
 
-def newest_for(target: Target) -> Product:
+def newest_for(target: Target) -> SoldGpu:
     """A GPU that runs code for `target`: the one of its own generation with the most bandwidth, else of the next newer one."""
     sm = min((gpu.sm for gpu in GPUS.values() if gpu.sm >= target.sm), default=DEFAULT_GPU.sm)
     return max((gpu for gpu in GPUS.values() if gpu.sm == sm), key=lambda gpu: gpu.bandwidth_gbps)

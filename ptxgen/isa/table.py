@@ -48,7 +48,7 @@ class OpcodeSlot:
 
 
 @dataclass(frozen=True)
-class Operand:
+class OperandPlace:
     """An operand place."""
 
     name: str
@@ -73,7 +73,7 @@ class Instruction:
     name: str
     mnemonic: str
     slots: tuple[OpcodeSlot, ...]
-    operands: tuple[Operand, ...]
+    operands: tuple[OperandPlace, ...]
     meaning: Callable[..., Any]
     sm: int
     ptx: tuple[int, int]
@@ -94,17 +94,17 @@ class Instruction:
     bounds: Mapping[str, Collection[int]] = field(default_factory=dict)  # of the constants in these places
 
     @cached_property
-    def destinations(self) -> tuple[Operand, ...]:
+    def destinations(self) -> tuple[OperandPlace, ...]:
         """The operand places that it writes."""
         return tuple(o for o in self.operands if o.is_destination)
 
     @cached_property
-    def sources(self) -> tuple[Operand, ...]:
+    def sources(self) -> tuple[OperandPlace, ...]:
         """The operand places that it reads."""
         return tuple(o for o in self.operands if not o.is_destination)
 
     @cached_property
-    def results(self) -> tuple[Operand, ...]:
+    def results(self) -> tuple[OperandPlace, ...]:
         """The operand places that hold something else afterwards: its destinations, and the source that it updates."""
         return tuple(o for o in self.operands if o.is_destination or o.name == self.updates)
 
@@ -214,7 +214,7 @@ class Instruction:
         return set()
 
     def _operand_problems(
-        self, place: Operand, operand: AnyOperand, modifiers: Modifiers, operands: Mapping[str, AnyOperand], strict: bool
+        self, place: OperandPlace, operand: AnyOperand, modifiers: Modifiers, operands: Mapping[str, AnyOperand], strict: bool
     ) -> list[str]:
         spec = place.spec
         if spec.kind is not OperandKind.VALUE:
@@ -356,7 +356,7 @@ def instruction(
         else:
             slots.append(OpcodeSlot("", (word,)))
     operands = tuple(
-        Operand(place, parsed(spec.removesuffix("?")), spec.endswith("?"))
+        OperandPlace(place, parsed(spec.removesuffix("?")), spec.endswith("?"))
         for place, spec in places.items()
         if isinstance(spec, str)
     )

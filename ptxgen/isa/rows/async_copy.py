@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ptxgen.isa import table
-from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.operands import Address
 from ptxgen.isa.units import Unit
@@ -19,7 +19,7 @@ NEEDS: dict[str, table.Need] = {"prefetch": (80, (7, 4)), "space=shared::cta": (
              prefetch=("L2::64B", "L2::128B", "L2::256B"), a="addr", b="global addr", size="imm", taken="u32?", name="cp_async",
              bounds={"size": (4, 8, 16)}, defaults={"space": "shared"}, needs=NEEDS,
              unit=Unit.GLOBAL, section="9.7.9.25.3.1")  # fmt: skip
-def cp_async(v: Algebra, a: Address, b: Address, size: int, taken: Value | None = None, *, cache: str, space: str,
+def cp_async(v: Algebra, a: Address, b: Address, size: int, taken: Number | None = None, *, cache: str, space: str,
              prefetch: str = "") -> None:  # fmt: skip
     """Start to copy `size` bytes (4, 8 or 16; only 16 with `cg`, which passes the L1 cache by) from [b] to shared memory [a];
     bytes past `taken` become 0."""

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ptxgen.isa import table
-from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect, LaneResult
 from ptxgen.isa.parts import CLUSTER_SCOPE, SCOPES
 from ptxgen.isa.units import Unit
@@ -22,7 +22,7 @@ def bra(v: Algebra, uni: str = "") -> None:
 
 
 @instruction("brx.idx.{uni?}", uni=UNI, index="u32", targets="label", effect=Effect.INDEXED_BRANCH, section="9.7.12.4")
-def brx_idx(v: Algebra, index: Value, uni: str = "") -> None:
+def brx_idx(v: Algebra, index: Number, uni: str = "") -> None:
     """Go on at the label that stands at `index` in the list (.branchtargets) named."""
 
 
@@ -57,7 +57,7 @@ block_barrier = partial(
 @block_barrier("bar.cta.sync", name="bar_sync", ptx=(7, 8))
 @block_barrier("barrier.sync.{aligned?}", aligned=("aligned",), name="barrier_sync")
 @block_barrier("barrier.cta.sync.{aligned?}", aligned=("aligned",), name="barrier_sync", ptx=(7, 8))
-def bar_sync(v: Algebra, a: Value, b: Value | None = None, aligned: str = "") -> None:
+def bar_sync(v: Algebra, a: Number, b: Number | None = None, aligned: str = "") -> None:
     """Wait at barrier a (0..15) for the whole block, or for b threads (a multiple of 32)."""
     v.barrier("block", *((a,) if b is None else (a, b)))
 
@@ -74,7 +74,7 @@ def _reductions(opcode: str, name: str, aligned: str = "", ptx: tuple[int, int] 
             )(bar_red)  # fmt: skip
 
 
-def bar_red(v: Algebra, a: Value, *rest: Value, op: str, aligned: str = "") -> Value:
+def bar_red(v: Algebra, a: Number, *rest: Number, op: str, aligned: str = "") -> Number:
     """Wait at barrier a (0..15) as `bar.sync` does; d is for how many of the threads that waited c holds, or whether for all
     (and) or any (or)."""
     *count, c = rest
@@ -89,7 +89,7 @@ _reductions("barrier.cta", "barrier_red", ".{aligned?}", ptx=(7, 8))
 
 
 @instruction("bar.warp.sync", mask="b32:u32", name="bar_warp_sync", effect=Effect.WARP_BARRIER, section="9.7.13.2")
-def bar_warp_sync(v: Algebra, mask: Value) -> None:
+def bar_warp_sync(v: Algebra, mask: Number) -> None:
     """Wait for the lanes of the mask."""
     v.barrier("warp", mask)
 
@@ -118,6 +118,6 @@ def griddepcontrol(v: Algebra, action: str) -> None:
 
 
 @instruction("nanosleep.u32", a="u32", effect=Effect.SLEEP, section="9.7.19.2")
-def nanosleep(v: Algebra, a: Value) -> None:
+def nanosleep(v: Algebra, a: Number) -> None:
     """Sleep for up to twice a nanoseconds."""
     v.no_effect()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ptxgen.isa import table
-from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect, LaneResult
 from ptxgen.isa.operand_spec import state_space, wide
 from ptxgen.isa.operands import Address
@@ -27,7 +27,7 @@ SPACE_NEEDS: dict[str, table.Need] = {"space=shared::cta": (75, (7, 8))}
 @instruction("ldmatrix.sync.aligned.m8n8.{num}.{trans?}.{space?}.b16", num=NUMS, trans=("trans",), space=SPACES, d="b32[num]",
              a="shared addr", ptx=(6, 5), needs=SPACE_NEEDS, effect=Effect.LOAD, unit=Unit.SHARED,
              section="9.7.14.5.15")  # fmt: skip
-def ldmatrix(v: Algebra, a: Address, num: str, trans: str = "", space: str = "") -> tuple[Value, ...]:
+def ldmatrix(v: Algebra, a: Address, num: str, trans: str = "", space: str = "") -> tuple[Number, ...]:
     """Load 8x8 matrices of 16-bit elements; lane 8 m + r gives the address of row r of matrix m. Lane l gets elements
     2 (l mod 4) and the next of row l / 4 (of column l / 4 with `trans`)."""
     rows = v.address_of(a)
@@ -49,7 +49,7 @@ def ldmatrix(v: Algebra, a: Address, num: str, trans: str = "", space: str = "")
 @instruction("stmatrix.sync.aligned.m8n8.{num}.{trans?}.{space?}.b16", num=NUMS, trans=("trans",), space=SPACES,
              a="shared addr", b="b32[num]", sm=90, ptx=(7, 8), effect=Effect.STORE, unit=Unit.SHARED,
              section="9.7.14.5.16")  # fmt: skip
-def stmatrix(v: Algebra, a: Address, b: tuple[Value, ...], num: str, trans: str = "", space: str = "") -> None:
+def stmatrix(v: Algebra, a: Address, b: tuple[Number, ...], num: str, trans: str = "", space: str = "") -> None:
     """The inverse of ldmatrix."""
     rows = v.address_of(a)
     where = state_space(space)
@@ -63,7 +63,7 @@ def stmatrix(v: Algebra, a: Address, b: tuple[Value, ...], num: str, trans: str 
             v.store(where, row + v.convert((v.lane() >> 2) << 1, row.type), (half,), B16)
 
 
-def _elements(v: Algebra, word: Value, type: str) -> list[Value]:
+def _elements(v: Algebra, word: Number, type: str) -> list[Number]:
     """The elements of a fragment register, lowest first, as f32 or s32."""
     if type in ("f16", "bf16"):
         return [v.convert(half, F32) for half in v.lanes_of(v.bits(word, dtype(f"{type}x2")))]
@@ -73,8 +73,8 @@ def _elements(v: Algebra, word: Value, type: str) -> list[Value]:
 
 
 def _multiply(
-    v: Algebra, a: Sequence[Value], b: Sequence[Value], c: Sequence[Value], a_type: str, b_type: str, *, satfinite: str = ""
-) -> list[Value]:
+    v: Algebra, a: Sequence[Number], b: Sequence[Number], c: Sequence[Number], a_type: str, b_type: str, *, satfinite: str = ""
+) -> list[Number]:
     """The four elements of d that a lane l holds: rows l / 4 and l / 4 + 8, columns 2 (l mod 4) and the next. Register 2 g of a
     holds row l / 4, register 2 g + 1 row l / 4 + 8, register g of b column l / 4; within them k runs over 4 lanes, then g."""
     d = list(c)
@@ -92,7 +92,9 @@ def _multiply(
     return d
 
 
-def _saturated(v: Algebra, a: Sequence[Value], b: Sequence[Value], c: Sequence[Value], a_type: str, b_type: str) -> list[Value]:
+def _saturated(
+    v: Algebra, a: Sequence[Number], b: Sequence[Number], c: Sequence[Number], a_type: str, b_type: str
+) -> list[Number]:
     """The integer product clamped to s32: the products alone cannot overflow, so the sum is taken in 64 bits."""
     zero = [v.const(0, S32)] * 4
     products = _multiply(v, a, b, zero, a_type, b_type)
@@ -115,8 +117,8 @@ byte_row = partial(mma, satfinite=("satfinite",), a_type=("u8", "s8"), b_type=("
            a="b32:{a_type}[4]", b="b32:{b_type}[2]", c="f32[4]", sm=80, ptx=(7, 0))  # fmt: skip
 @float_row("mma.sync.aligned.m16n8k4.row.col.f32.{a_type}.{b_type}.f32", a_type=("tf32",), b_type=("tf32",),
            a="b32:{a_type}[2]", b="b32:{b_type}[1]", c="f32[4]", sm=80, ptx=(7, 0))  # fmt: skip
-def mma_f32(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...], a_type: str,
-            b_type: str) -> tuple[Value, ...]:  # fmt: skip
+def mma_f32(v: Algebra, a: tuple[Number, ...], b: tuple[Number, ...], c: tuple[Number, ...], a_type: str,
+            b_type: str) -> tuple[Number, ...]:  # fmt: skip
     """d = a b + c over the warp, summed in f32 in the order of k; a GPU sums in another (tests/ptxgen/isa/fragments.py)."""
     return tuple(v.canonical(x) for x in _multiply(v, a, b, c, a_type, b_type))
 
@@ -125,8 +127,8 @@ def mma_f32(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Val
           c="b32:f16[2]", sm=80, ptx=(7, 0))  # fmt: skip
 @half_row("mma.sync.aligned.m16n8k8.row.col.f16.{a_type}.{b_type}.f16", a="b32:{a_type}[2]", b="b32:{b_type}[1]",
           c="b32:f16[2]", ptx=(6, 5))  # fmt: skip
-def mma_f16(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...], a_type: str,
-            b_type: str) -> tuple[Value, ...]:  # fmt: skip
+def mma_f16(v: Algebra, a: tuple[Number, ...], b: tuple[Number, ...], c: tuple[Number, ...], a_type: str,
+            b_type: str) -> tuple[Number, ...]:  # fmt: skip
     """d = a b + c over the warp, summed in f32 and rounded to f16 once."""
     start = [v.convert(half, F32) for word in c for half in v.lanes_of(v.bits(word, F16X2))]
     d = [v.canonical(v.convert(x, F16)) for x in _multiply(v, a, b, start, a_type, b_type)]
@@ -137,7 +139,7 @@ def mma_f16(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Val
           b="b32:{b_type}[2]", c="s32[4]")  # fmt: skip
 @byte_row("mma.sync.aligned.m16n8k16.row.col.{satfinite?}.s32.{a_type}.{b_type}.s32", a="b32:{a_type}[2]",
           b="b32:{b_type}[1]", c="s32[4]")  # fmt: skip
-def mma_s32(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...], a_type: str, b_type: str,
-            satfinite: str = "") -> tuple[Value, ...]:  # fmt: skip
+def mma_s32(v: Algebra, a: tuple[Number, ...], b: tuple[Number, ...], c: tuple[Number, ...], a_type: str, b_type: str,
+            satfinite: str = "") -> tuple[Number, ...]:  # fmt: skip
     """d = a b + c over the warp, exact, wrapping or clamped with `satfinite`."""
     return tuple(_multiply(v, a, b, c, a_type, b_type, satfinite=satfinite))

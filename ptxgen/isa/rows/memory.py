@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any
 
 from ptxgen.isa import table
-from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.operand_spec import state_space
 from ptxgen.isa.operands import Address
 from ptxgen.isa.parts import CLUSTER_SCOPE, SCOPES, dtype, together
 from ptxgen.isa.units import Unit, by_space
 
-Data = Value | tuple[Value, ...]
+Data = Number | tuple[Number, ...]
 MEMORY_TYPES = ("b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
 VECTORS = ("v2", "v4", "v8")
 L1_EVICTION = tuple(f"L1::{p}" for p in ("evict_normal", "evict_unchanged", "evict_first", "evict_last", "no_allocate"))
@@ -165,7 +165,7 @@ WINDOW_NEEDS: dict[str, table.Need] = {
 
 @table.instruction("isspacep.{space}", space=WINDOWS, d="pred", a="u64", needs=WINDOW_NEEDS, effect=Effect.NONE, unit=Unit.ALU,
                    section="9.7.9.19")  # fmt: skip
-def isspacep(v: Algebra, a: Value, space: str) -> Value:
+def isspacep(v: Algebra, a: Number, space: str) -> Number:
     """Whether a generic address falls in the window of a state space."""
     return v.is_space(state_space(space), a)
 
@@ -173,6 +173,6 @@ def isspacep(v: Algebra, a: Value, space: str) -> Value:
 @table.instruction("cvta.{to?}.{space}.{type}", to=("to",), space=(*WINDOWS, "param", "param::entry"), type=("u64",),
                    d="{type}", a="{type}", needs=WINDOW_NEEDS, effect=Effect.NONE, unit=Unit.ALU,
                    symbols=lambda modifiers: "to" not in modifiers, section="9.7.9.20")  # fmt: skip
-def cvta(v: Algebra, a: Value, space: str, type: str, to: str = "") -> Value:
+def cvta(v: Algebra, a: Number, space: str, type: str, to: str = "") -> Number:
     """The generic address of an address in a state space (of a variable, too); with `to`, the other way round."""
     return v.from_generic(state_space(space), a) if to else v.to_generic(state_space(space), a)

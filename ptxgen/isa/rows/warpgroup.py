@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ptxgen.isa import table
-from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect, LaneResult
 from ptxgen.isa.parts import one_type
 from ptxgen.isa.units import Unit
@@ -43,8 +43,8 @@ def wgmma_wait_group(v: Algebra, pending: int) -> None:
              bounds={"scale_a": (-1, 1), "scale_b": (-1, 1), "trans_b": (0, 1)}, rule=one_type,
              name="wgmma_mma_async", effect=Effect.ASYNC_PRODUCT, unit=Unit.TENSOR, lanes=LaneResult.MIXED,
              updates="c", canonical_nan=True, section="9.7.15.5.2")  # fmt: skip
-def wgmma_mma_async(v: Algebra, c: tuple[Value, ...], a: tuple[Value, ...], b: Value, scale_d: Value, scale_a: int,
-                    scale_b: int, trans_b: int, shape: str, a_type: str, b_type: str) -> tuple[Value, ...]:  # fmt: skip
+def wgmma_mma_async(v: Algebra, c: tuple[Number, ...], a: tuple[Number, ...], b: Number, scale_d: Number, scale_a: int,
+                    scale_b: int, trans_b: int, shape: str, a_type: str, b_type: str) -> tuple[Number, ...]:  # fmt: skip
     """c = a b + c, or a b where scale_d is false, begun now and done when its group was waited for. Warp w of the four has
     rows 16 w to 16 w + 15 of a [64, 16] and c [64, n], in the fragments of mma m16n8k16; b, [n, 16] and K-major, is in shared
     memory, as the descriptor says (`matrix_descriptor` makes one). scale_a, scale_b: 1, or -1 to negate; trans_b: 0. Summed in

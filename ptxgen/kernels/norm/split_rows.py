@@ -13,7 +13,7 @@ from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.norm.row import THREADS, NormRow, scaled
 from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, tiles_of, windows_of
-from ptxgen.kernels.quantize.pack_halves import LANES, RUN, Run, lane_runs, write_halves, write_staged_halves
+from ptxgen.kernels.quantize.pack_halves import LANES, RUN, LaneRun, lane_runs, write_halves, write_staged_halves
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
@@ -27,7 +27,7 @@ ROWS: Final = WARP_SIZE // LANES
 WARPS: Final = ROWS * THREADS // WARP_SIZE
 """Of a block of whole rows."""
 
-Loaded = tuple[Run, tuple[Value, ...], tuple[Value, ...]]
+Loaded = tuple[LaneRun, tuple[Value, ...], tuple[Value, ...]]
 """A run of a row, its values and their gammas."""
 
 

@@ -110,7 +110,7 @@ def _written(kernel: PackF16) -> int:
 
 
 @dataclass(frozen=True)
-class Run:
+class LaneRun:
     """Four values side by side that a lane has of an array f32[m, size], none of which there are past its rows or past their
     end."""
 
@@ -137,7 +137,7 @@ class Run:
         return values if self.live is None else [k.select(self.live, value, 0.0) for value in values]
 
 
-def lane_runs(k: KernelBuilder, form: HalfForm, row: Value, window: Value, m: int, size: int) -> list[Run]:
+def lane_runs(k: KernelBuilder, form: HalfForm, row: Value, window: Value, m: int, size: int) -> list[LaneRun]:
     """The lane's four runs of a window of a row, both of which it shares with 15 lanes, of an array f32[m, size]."""
     line = k.min(row, m - 1) if m % TILE else row
     runs = []
@@ -145,7 +145,7 @@ def lane_runs(k: KernelBuilder, form: HalfForm, row: Value, window: Value, m: in
         place = window * WINDOW + start
         inside = k.min(place, size - RUN) if size % WINDOW else place
         live = (row < m) & (place < size) if m % TILE or size % WINDOW else None
-        runs.append(Run(row, place, (line, inside), live))
+        runs.append(LaneRun(row, place, (line, inside), live))
     return runs
 
 
