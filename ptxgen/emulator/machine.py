@@ -23,7 +23,7 @@ _PARALLEL_NS = 300_000  # a launch shorter than this is not worth waking threads
 
 
 class Kernel(EmulatedKernel):
-    """A compiled entry that can be launched: `shared_bytes`, `parameters` and `from_cache` are LoadedKernel's."""
+    """A compiled entry that can be launched: `shared_bytes`, `parameters` and `from_cache` are EmulatedKernel's."""
 
     def launch(
         self,

@@ -8,7 +8,7 @@ block, which is over for all blocks of that device, and for others as soon as th
 
 Epochs tell the blocks apart (`SPAN` of each, runtime/shadow.py). Each has shared memory of its own, so an address is one flag.
 What a thread of a block takes over all of its threads have after its next barrier; that much the compiled checks know by
-themselves (`Slot.KNOWN`), and only for the rest they come here."""
+themselves (`ContextWord.KNOWN`), and only for the rest they come here."""
 
 from __future__ import annotations
 
@@ -166,8 +166,8 @@ class BlockHistory:
 
 
 class TogetherOrder(Order):
-    """The order of launches of so many blocks on each of `devices`. `known` and `taken` are what `Slot.KNOWN` and `Slot.TAKEN`
-    are of each block. With several devices one more block of each, behind all others, is what was before the launches."""
+    """The order of launches of so many blocks on each of `devices`. `known` and `taken` are what `ContextWord.KNOWN` and
+    `ContextWord.TAKEN` are of each block. With several devices one more block of each, behind all others, is what was before the launches."""
 
     def __init__(self, devices: Sequence[int]) -> None:
         several = len(devices) > 1

@@ -1,8 +1,8 @@
 """cp.async.bulk: a warp queues its copies, which are done at the wait that covers them and not before. Once the phase of an
 mbarrier waits for nothing but bytes that queued copies have, a `try_wait` for it does those copies, and the next phase begins.
 
-A program may see what a copy brings at any moment from where it begins on. So with a seed (`Slot.HASTE`) the bytes of some are
-moved at once, of some between two later instructions, of the others at the wait (`hurry`); for all else, the sanitiser among
+A program may see what a copy brings at any moment from where it begins on. So with a seed (`ContextWord.HASTE`) the bytes of
+some are moved at once, of some between two later instructions, of the others at the wait (`hurry`); for all else, the sanitiser among
 it, a copy is done at the wait.
 
 What a copy wrote may be read by lanes that waited for it, whichever lane began it. So the record of a copy that is done is
@@ -59,7 +59,7 @@ class BulkCopy(ctypes.Structure):
 
 _COPY_BYTES = ctypes.sizeof(BulkCopy)
 QUEUE_BYTES = CAPACITY * _COPY_BYTES
-"""From `Slot.BULK` on a warp has its queue, and then what the sanitiser knows of mbarriers."""
+"""From `ContextWord.BULK` on a warp has its queue, and then what the sanitiser knows of mbarriers."""
 
 
 def bulk_bytes(*, sanitize: bool) -> int:

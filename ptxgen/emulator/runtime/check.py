@@ -34,7 +34,7 @@ from ptxgen.target import WARP_SIZE
 READ_ONLY, WATCHED, CONSTANT, SETTLED = 1, 2, 4, 8
 """Flags of a map entry: nobody may write it; it has a shadow; no launch before writes it; nor does this one before its wait."""
 ACCESS_BITS, SCOPE_BITS = 8, 8
-"""Of what a check is told of an access: an `Access`, its scope in shared memory, its scope in global memory."""
+"""Of what a check is told of an access: an `AccessKind`, its scope in shared memory, its scope in global memory."""
 ALIGNED = 1 << ACCESS_BITS + 2 * SCOPE_BITS
 """Set in it where the alignment was checked."""
 ASYNCHRONOUSLY = ALIGNED << 1

@@ -14,8 +14,8 @@ _MIX = 0x5851F42D4C957F2D  # odd, and otherwise of no meaning
 
 @runtime_function("void", context="ptr", state="ptr", addresses="<32 x i64>", lanes="i32", flags="i32")
 def event(b: Builder, context: IrValue, state: IrValue, addresses: IrValue, lanes: IrValue, flags: IrValue) -> None:
-    """Pass an event to `Slot.EVENT`. The same event again, with none between, says nothing new unless it releases: a warp that
-    spins stays cheap."""
+    """Pass an event to `ContextWord.EVENT`. The same event again, with none between, says nothing new unless it releases: a
+    warp that spins stays cheap."""
     c, s = Context(context), WarpState(state)
     first, epoch, serial = (c[slot].resized("i32") for slot in (ContextWord.FIRST_EPOCH, ContextWord.EPOCH, ContextWord.SERIAL))
     warp, sync = s[State.WARP], s[State.SYNC_EPOCH]

@@ -33,7 +33,7 @@ YIELD_COST = 1024
 """What a turn takes from the budget: _BLOCKED_COST where warps only meet at barriers, SLEEP_COST where some wait for others
 asleep, YIELD_COST where some warp used its quantum up. A block has had its turn, and pauses, when it has taken as much as the
 latter, and when only those that sleep could go on: then its turn has cost no more than SLEEP_COST if nothing else has happened
-in it. Within a turn it pauses when it is asked to (Slot.LIMIT), and goes on as if it had not."""
+in it. Within a turn it pauses when it is asked to (ContextWord.LIMIT), and goes on as if it had not."""
 UNWRITTEN_BYTE = 0xFF
 """What shared and local memory holds before anything is written: NaN."""
 

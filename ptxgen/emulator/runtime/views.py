@@ -25,7 +25,7 @@ class StructView:
 
 
 class Context:
-    """The words of a launch's context: `context[Slot.EPOCH]`."""
+    """The words of a launch's context: `context[ContextWord.EPOCH]`."""
 
     def __init__(self, pointer: IrValue) -> None:
         self.pointer = pointer

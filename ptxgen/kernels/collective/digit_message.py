@@ -81,7 +81,7 @@ def message_reference(arguments: Mapping[str, Any], words: DigitWords, made: Seq
 
 def message_bounds(
     arguments: Mapping[str, Any], words: DigitWords, made: Sequence[Made], bounds: Sequence[Made]
-) -> dict[str, NDArray[Any]]:  # fmt: skip
+) -> dict[str, NDArray[Any]]:
     """How far that may be off where what is made is within these bounds: a digit that is may be any byte, a scale one of those
     between, and a sum any word."""
     off = []

@@ -14,7 +14,7 @@ from ptxgen.kernels.activation.elementwise import SILU_LOST
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.norm.rmsnorm import rms_bound, rms_normalised
 from ptxgen.kernels.norm.row import NormRow
-from ptxgen.kernels.persistent.stages import Matrix, Stage
+from ptxgen.kernels.persistent.stages import Stage, StageMatrix
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, values
 
 Vector = NDArray[np.float64]
@@ -55,7 +55,7 @@ class LayerBound:
         """What each may be off by."""
         return {name: result.error for name, result in self.results.items()}
 
-    def _products(self, stage: Stage, matrix: Matrix, x: Bounded) -> list[Bounded]:
+    def _products(self, stage: Stage, matrix: StageMatrix, x: Bounded) -> list[Bounded]:
         """|W| times what x is off by, and what hw_dp4a rounds."""
         kernel = HwDp4aGemv(matrix.format, k=stage.k, n=matrix.n, digits=stage.digits)
         products = []

@@ -74,7 +74,7 @@ class StagedActivations:
 
     def _quantise_all(
         self, load: Callable[[Value], Loaded], values: Callable[[Loaded], list[Value]], factor: Value | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Stage the digits of what `values` makes of what `load` loads of the activations from one on; they stand for `factor`
         times that. Loads are AT_ONCE chunks of the block ahead of their use, in a loop: written out it would be longer than all
         products."""

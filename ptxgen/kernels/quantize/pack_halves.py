@@ -157,9 +157,7 @@ def run_starts(k: KernelBuilder, form: HalfForm) -> list[Value]:
     return [step * RUN + t * form.lane_run for t in range(4)]
 
 
-def write_staged_halves(
-    k: KernelBuilder, form: HalfForm, row: Index, first: Index, count: int, staged: SharedView
-) -> None:  # fmt: skip
+def write_staged_halves(k: KernelBuilder, form: HalfForm, row: Index, first: Index, count: int, staged: SharedView) -> None:
     """Write what stands for `count` windows of a row from the window `first` on, as far as the row has them. staged: f32[256
     count], zeros where the row has no value, stored by threads that have met at a barrier since. All threads must come here."""
     windows = k.arg.scales.shape[1]
@@ -173,7 +171,7 @@ def write_staged_halves(
 
 def write_halves(
     k: KernelBuilder, form: HalfForm, row: Index, window: Index, xs: Sequence[Value], live: Value | None = None
-) -> None:  # fmt: skip
+) -> None:
     """Write what stands for a window of a row to k.arg.halves and, if there is such a row, to k.arg.scales, where `live` holds.
 
     xs: the lane's 16 values, its runs (`run_starts`) one after the other, zeros past the end of the row and for a row past the
@@ -216,9 +214,8 @@ def _parts(k: KernelBuilder, form: HalfForm, pairs: Sequence[tuple[Value, Value]
         if part + 1 < form.parts:
             halves = [k.write("mov", [k.bits(word, B32)], result=F16) for word in words]
             pairs = [
-                (first - k.f32(low), second - k.f32(high))
-                for (first, second), (low, high) in zip(pairs, halves, strict=True)
-            ]  # fmt: skip
+                (first - k.f32(low), second - k.f32(high)) for (first, second), (low, high) in zip(pairs, halves, strict=True)
+            ]
 
 
 def _sum_parts(k: KernelBuilder, form: HalfForm, sum: Value) -> Iterator[Value]:
