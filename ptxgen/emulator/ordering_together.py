@@ -167,7 +167,8 @@ class BlockHistory:
 
 class TogetherOrder(Order):
     """The order of launches of so many blocks on each of `devices`. `known` and `taken` are what `ContextWord.KNOWN` and
-    `ContextWord.TAKEN` are of each block. With several devices one more block of each, behind all others, is what was before the launches."""
+    `ContextWord.TAKEN` are of each block. With several devices one more block of each, after all others, is what was before
+    the launches."""
 
     def __init__(self, devices: Sequence[int]) -> None:
         several = len(devices) > 1

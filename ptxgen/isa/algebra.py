@@ -1,6 +1,6 @@
 """The operations that an instruction's meaning may use. The emulator implements them on LLVM vectors, a warp at a time.
 
-A `Value` holds one number a lane and knows its PTX type. Its operators act lane by lane on two values of one type (a Python
+A `Number` holds one number a lane and knows its PTX type. Its operators act lane by lane on two values of one type (a Python
 number takes the type of the other side):
 
     + - *        integers wrap; floats round to nearest even, keep subnormals, never contract

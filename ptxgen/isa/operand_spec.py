@@ -38,8 +38,11 @@ class OperandKind(Enum):
 
 
 _KINDS = {
-    "addr": OperandKind.ADDRESS, "label": OperandKind.LABEL, "symbol": OperandKind.SYMBOL, "imm": OperandKind.CONSTANT,
-}  # fmt: skip
+    "addr": OperandKind.ADDRESS,
+    "label": OperandKind.LABEL,
+    "symbol": OperandKind.SYMBOL,
+    "imm": OperandKind.CONSTANT,
+}
 _PACKED = {"f16": F16X2, "bf16": BF16X2, "tf32": TF32}
 """The registers of 32 bits that hold elements of a type; bytes have no type of their own and are in integers."""
 _SHAPE = re.compile(r"m(?P<m>\d+)n(?P<n>\d+)k\d+")

@@ -2,8 +2,8 @@
 mbarrier waits for nothing but bytes that queued copies have, a `try_wait` for it does those copies, and the next phase begins.
 
 A program may see what a copy brings at any moment from where it begins on. So with a seed (`ContextWord.HASTE`) the bytes of
-some are moved at once, of some between two later instructions, of the others at the wait (`hurry`); for all else, the sanitiser among
-it, a copy is done at the wait.
+some are moved at once, of some between two later instructions, of the others at the wait (`hurry`); for all else, the sanitiser
+among it, a copy is done at the wait.
 
 What a copy wrote may be read by lanes that waited for it, whichever lane began it. So the record of a copy that is done is
 marked with its mbarrier and the moment (`shadow.BROUGHT`), which mbarriers.py compares with when each lane waited."""

@@ -51,8 +51,8 @@ _HANDOVER_BYTES = ctypes.sizeof(Handover)
 _PHASES = {"pending": _PENDING, "latest": _LATEST, "before": _BEFORE}
 _FAMILIES = (("", 0), ("fenced_", _OF_FENCED))
 WAITS_BYTES = _HANDOVERS + MOST * _HANDOVER_BYTES
-"""From `ContextWord.WAITS` on a warp has, for the sanitiser: of each mbarrier, when each lane last found a phase complete; up to
-where its lanes' accesses are released; then, in the first warp, the mbarriers' addresses and `Handover`s."""
+"""From `ContextWord.WAITS` on a warp has, for the sanitiser: of each mbarrier, when each lane last found a phase complete; up
+to where its lanes' accesses are released; then, in the first warp, the mbarriers' addresses and `Handover`s."""
 
 
 @runtime_function("i32", context="ptr", address="i64")

@@ -9,6 +9,7 @@ from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect, LaneResult
 from ptxgen.isa.parts import CLUSTER_SCOPE, SCOPES
+from ptxgen.isa.table import modifiers
 from ptxgen.isa.units import Unit
 
 instruction = partial(table.instruction, unit=Unit.CONTROL)
@@ -48,9 +49,7 @@ def trap(v: Algebra) -> None:
 
 
 BOUNDS = {"a": range(16), "b": range(0, 1 << 32, 32)}
-block_barrier = partial(
-    instruction, a="u32", b="u32?", bounds=BOUNDS, effect=Effect.BLOCK_BARRIER, section="9.7.13.1"
-)  # fmt: skip
+block_barrier = partial(instruction, a="u32", b="u32?", bounds=BOUNDS, effect=Effect.BLOCK_BARRIER, section="9.7.13.1")
 
 
 @block_barrier("bar.sync", name="bar_sync")
@@ -69,9 +68,20 @@ def _reductions(opcode: str, name: str, aligned: str = "", ptx: tuple[int, int] 
     for op, type, d in ((("popc",), "u32", "u32"), (("and", "or"), "pred", "pred")):
         for count in numbers:
             instruction(
-                f"{opcode}.red.{{op}}{aligned}.{type}", op=op, **words, d=d, a="u32", **count, c="pred", name=name, ptx=ptx,
-                bounds=BOUNDS, effect=Effect.BLOCK_BARRIER, lanes=LaneResult.SAME, section="9.7.13.1",
-            )(bar_red)  # fmt: skip
+                f"{opcode}.red.{{op}}{aligned}.{type}",
+                op=op,
+                **words,
+                d=d,
+                a="u32",
+                **count,
+                c="pred",
+                name=name,
+                ptx=ptx,
+                bounds=BOUNDS,
+                effect=Effect.BLOCK_BARRIER,
+                lanes=LaneResult.SAME,
+                section="9.7.13.1",
+            )(bar_red)
 
 
 def bar_red(v: Algebra, a: Number, *rest: Number, op: str, aligned: str = "") -> Number:
@@ -100,15 +110,15 @@ def membar(v: Algebra, level: str) -> None:
     v.no_effect()
 
 
-@instruction("fence.{sem?}.{scope}", sem=("sc", "acq_rel"), scope=SCOPES, needs=CLUSTER_SCOPE, effect=Effect.FENCE,
-             section="9.7.13.4")  # fmt: skip
+@instruction("fence.{sem?}.{scope}", needs=CLUSTER_SCOPE, effect=Effect.FENCE, section="9.7.13.4")
+@modifiers(sem=("sc", "acq_rel"), scope=SCOPES)
 def fence(v: Algebra, scope: str, sem: str = "") -> None:
     """Earlier accesses are seen before later ones by the threads of the scope."""
     v.no_effect()
 
 
-@instruction("griddepcontrol.{action}", action=("launch_dependents", "wait"), sm=90, ptx=(7, 8), effect=Effect.GRID_CONTROL,
-             section="9.7.13.13")  # fmt: skip
+@instruction("griddepcontrol.{action}", sm=90, ptx=(7, 8), effect=Effect.GRID_CONTROL, section="9.7.13.13")
+@modifiers(action=("launch_dependents", "wait"))
 def griddepcontrol(v: Algebra, action: str) -> None:
     """Let the next grid start early, or wait until the grids before this one have finished and their writes are seen."""
     if action == "wait":

@@ -25,6 +25,7 @@ from ptxgen.isa.parts import (
     saturate,
     together,
 )
+from ptxgen.isa.table import modifiers, operands
 from ptxgen.isa.units import Unit
 from ptxgen.types import B16, B32, BF16X2, F16, F16X2, F32, F64, U16, U32, DType
 
@@ -87,15 +88,18 @@ def cvt(v: Algebra, a: Number, to: str, of: str, sat: str = "") -> Number:
     return v.convert(a, dtype(to))
 
 
-@instruction("cvt.{rnd}.{sat?}.{to}.{of}", rnd=ROUNDINGS, sat=SAT, to=FLOATS, of=INTEGERS, d="{to}+", a="{of}+", defaults=RN,
-             needs=BF16_NEEDS, rule=_bf16_plain)  # fmt: skip
+@instruction("cvt.{rnd}.{sat?}.{to}.{of}", d="{to}+", a="{of}+", defaults=RN, needs=BF16_NEEDS, rule=_bf16_plain)
+@modifiers(rnd=ROUNDINGS, sat=SAT, to=FLOATS, of=INTEGERS)
 def cvt_from_integer(v: Algebra, a: Number, rnd: str, to: str, of: str, sat: str = "") -> Number:
     """Integer to float, rounded as `rnd` says."""
     return saturate(v, _rounded(v, a, dtype(to), rnd), sat)
 
 
-@instruction("cvt.{rnd}.{ftz?}.{sat?}.{to}.{of}", rnd=INTEGER_ROUNDINGS, ftz=FTZ, sat=SAT, to=INTEGERS, of=FLOATS, d="{to}+",
-             a="{of}+", defaults={"rnd": "rzi"}, needs=BF16_NEEDS, rule=together(_bf16_plain, _ftz_needs_f32))  # fmt: skip
+@instruction(
+    "cvt.{rnd}.{ftz?}.{sat?}.{to}.{of}", defaults={"rnd": "rzi"}, needs=BF16_NEEDS, rule=together(_bf16_plain, _ftz_needs_f32)
+)
+@modifiers(rnd=INTEGER_ROUNDINGS, ftz=FTZ, sat=SAT, to=INTEGERS, of=FLOATS)
+@operands(d="{to}+", a="{of}+")
 def cvt_to_integer(v: Algebra, a: Number, rnd: str, to: str, of: str, ftz: str = "", sat: str = "") -> Number:
     """Float to integer, clamped to its range. NaN gives 0, or the value of the top bit alone where either side has 64 bits."""
     if ftz and of == "f32":
@@ -107,8 +111,8 @@ def cvt_to_integer(v: Algebra, a: Number, rnd: str, to: str, of: str, ftz: str =
     return d
 
 
-@instruction("cvt.{rnd}.{ftz?}.{sat?}.{to}.{of}", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, to=("f16", "f32"), of=("f32", "f64"),
-             d="{to}+", a="{of}+", defaults=RN, rule=_narrows)  # fmt: skip
+@instruction("cvt.{rnd}.{ftz?}.{sat?}.{to}.{of}", d="{to}+", a="{of}+", defaults=RN, rule=_narrows)
+@modifiers(rnd=ROUNDINGS, ftz=FTZ, sat=SAT, to=("f16", "f32"), of=("f32", "f64"))
 def cvt_narrow(v: Algebra, a: Number, rnd: str, to: str, of: str, ftz: str = "", sat: str = "") -> Number:
     """Float to a narrower float, rounded as `rnd` says. `ftz` flushes an f32 result; a subnormal f32 that becomes f16 is
     rounded as it is, for the GPU's conversion has no flushing variant."""
@@ -117,17 +121,17 @@ def cvt_narrow(v: Algebra, a: Number, rnd: str, to: str, of: str, ftz: str = "",
     return d if of == "f64" else v.canonical(d)
 
 
-@instruction("cvt.{rnd}.{relu?}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("bf16",), d="{to}", a="f32", defaults=RN, sm=80,
-             ptx=(7, 0))  # fmt: skip
-@instruction("cvt.{rnd}.{relu}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("f16",), d="{to}", a="f32", defaults=RN, sm=80,
-             ptx=(7, 0))  # fmt: skip
+@instruction("cvt.{rnd}.{relu?}.{to}.f32", d="{to}", a="f32", defaults=RN, sm=80, ptx=(7, 0))
+@modifiers(rnd=("rn", "rz"), relu=RELU, to=("bf16",))
+@instruction("cvt.{rnd}.{relu}.{to}.f32", d="{to}", a="f32", defaults=RN, sm=80, ptx=(7, 0))
+@modifiers(rnd=("rn", "rz"), relu=RELU, to=("f16",))
 def cvt_half(v: Algebra, a: Number, rnd: str, to: str, relu: str = "") -> Number:
     """f32 to bf16 or f16; with `relu` a negative number gives 0."""
     return v.canonical(rectify(v, _rounded(v, a, dtype(to), rnd), relu))
 
 
-@instruction("cvt.{rnd}.{relu?}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("f16x2", "bf16x2"), d="{to}", a="f32", b="f32",
-             defaults=RN, sm=80, ptx=(7, 0))  # fmt: skip
+@instruction("cvt.{rnd}.{relu?}.{to}.f32", d="{to}", a="f32", b="f32", defaults=RN, sm=80, ptx=(7, 0))
+@modifiers(rnd=("rn", "rz"), relu=RELU, to=("f16x2", "bf16x2"))
 def cvt_pair(v: Algebra, a: Number, b: Number, rnd: str, to: str, relu: str = "") -> Number:
     """Two f32 to a packed pair: a to the high half, b to the low half."""
     pair = {"f16x2": F16X2, "bf16x2": BF16X2}[to]
@@ -137,8 +141,8 @@ def cvt_pair(v: Algebra, a: Number, b: Number, rnd: str, to: str, relu: str = ""
 
 
 @instruction("cvt.{to}.{of}", to=("f32",), of=("bf16",), d="{to}+", a="{of}", sm=80, ptx=(7, 1))
-@instruction("cvt.{ftz?}.{sat?}.{to}.{of}", ftz=FTZ, sat=SAT, to=("f32", "f64"), of=("f16", "f32", "bf16"), d="{to}+",
-             a="{of}+", needs=BF16_NEEDS, rule=together(_bf16_plain, _widens))  # fmt: skip
+@instruction("cvt.{ftz?}.{sat?}.{to}.{of}", d="{to}+", a="{of}+", needs=BF16_NEEDS, rule=together(_bf16_plain, _widens))
+@modifiers(ftz=FTZ, sat=SAT, to=("f32", "f64"), of=("f16", "f32", "bf16"))
 def cvt_widen(v: Algebra, a: Number, to: str, of: str, ftz: str = "", sat: str = "") -> Number:
     """Float to a wider float, exact."""
     if ftz and of == "f32":
@@ -149,8 +153,8 @@ def cvt_widen(v: Algebra, a: Number, to: str, of: str, ftz: str = "", sat: str =
     return v.canonical(d) if to == "f32" and not shifted else d
 
 
-@instruction("cvt.{rnd?}.{ftz?}.{sat?}.{to}.{of}", rnd=INTEGER_ROUNDINGS, ftz=FTZ, sat=SAT, to=("f16", "f32", "f64"),
-             of=("f16", "f32", "f64"), d="{to}+", a="{of}+", rule=_same)  # fmt: skip
+@instruction("cvt.{rnd?}.{ftz?}.{sat?}.{to}.{of}", d="{to}+", a="{of}+", rule=_same)
+@modifiers(rnd=INTEGER_ROUNDINGS, ftz=FTZ, sat=SAT, to=("f16", "f32", "f64"), of=("f16", "f32", "f64"))
 def cvt_integral(v: Algebra, a: Number, to: str, of: str, rnd: str = "", ftz: str = "", sat: str = "") -> Number:
     """A float of the same type: rounded to a whole number, flushed or clamped as the modifiers say."""
     if ftz:
@@ -176,7 +180,7 @@ EIGHT_BITS = {"e4m3x2": (4, 3, 448.0), "e5m2x2": (5, 2, 57344.0)}
 """By the type of a pair: bits of the exponent and of the fraction of one, and the largest number."""
 from_pair = partial(
     instruction, rnd=("rn",), sat=("satfinite",), relu=RELU, defaults={"rnd": "rn", "sat": "satfinite"}, sm=89, ptx=(8, 1)
-)  # fmt: skip
+)
 
 
 def _to_eight_bits(v: Algebra, a: Number, to: str, relu: str) -> Number:
@@ -209,8 +213,8 @@ def cvt_halves_to_eight_bits(v: Algebra, a: Number, rnd: str, sat: str, to: str,
     return v.bits(v.convert(high << 8 | low, U16), B16)
 
 
-@instruction("cvt.{rnd}.{relu?}.{to}.{of}", rnd=("rn",), relu=RELU, to=("f16x2",), of=tuple(EIGHT_BITS), d="{to}", a="b16:u16",
-             bounds={"a": ()}, defaults=RN, sm=89, ptx=(8, 1))  # fmt: skip
+@instruction("cvt.{rnd}.{relu?}.{to}.{of}", d="{to}", a="b16:u16", bounds={"a": ()}, defaults=RN, sm=89, ptx=(8, 1))
+@modifiers(rnd=("rn",), relu=RELU, to=("f16x2",), of=tuple(EIGHT_BITS))
 def cvt_from_eight_bits(v: Algebra, a: Number, rnd: str, to: str, of: str, relu: str = "") -> Number:
     """A pair of 8-bit floats to two f16, exact; with `relu` a negative number gives 0."""
     pair = v.convert(v.bits(a, U16), U32)

@@ -13,11 +13,20 @@ from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import dtype
+from ptxgen.isa.table import modifiers
 from ptxgen.isa.units import Unit
 
 CC = ("cc",)
-instruction = partial(table.instruction, type=("u32", "s32", "u64", "s64"), d="{type}", a="{type}", b="{type}",
-                      effect=Effect.NONE, unit=Unit.ALU, writes_carry=True)  # fmt: skip
+instruction = partial(
+    table.instruction,
+    type=("u32", "s32", "u64", "s64"),
+    d="{type}",
+    a="{type}",
+    b="{type}",
+    effect=Effect.NONE,
+    unit=Unit.ALU,
+    writes_carry=True,
+)
 
 
 def _add(v: Algebra, a: Number, b: Number, *, carry_in: bool, carry_out: bool) -> Number:
@@ -66,8 +75,8 @@ def mad_cc(v: Algebra, a: Number, b: Number, c: Number, half: str, type: str) ->
     return _add(v, v.mul_hi(a, b) if half == "hi" else a * b, c, carry_in=False, carry_out=True)
 
 
-@instruction("madc.{half}.{cc?}.{type}", half=("lo", "hi"), cc=CC, c="{type}", unit=Unit.MULTIPLY, reads_carry=True,
-             section="9.7.2.6")  # fmt: skip
+@instruction("madc.{half}.{cc?}.{type}", c="{type}", unit=Unit.MULTIPLY, reads_carry=True, section="9.7.2.6")
+@modifiers(half=("lo", "hi"), cc=CC)
 def madc(v: Algebra, a: Number, b: Number, c: Number, half: str, type: str, cc: str = "") -> Number:
     """Half of a * b, plus c, plus the carry flag; with `cc` the flag gets the carry of the addition."""
     return _add(v, v.mul_hi(a, b) if half == "hi" else a * b, c, carry_in=True, carry_out=bool(cc))

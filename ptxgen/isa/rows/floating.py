@@ -9,6 +9,7 @@ from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import FTZ, RN, ROUNDINGS, SAT, dtype, float_op
+from ptxgen.isa.table import modifiers
 from ptxgen.isa.units import Unit
 
 any_float = partial(table.instruction, effect=Effect.NONE, unit=Unit.ALU)
@@ -68,10 +69,10 @@ def mul_float(v: Algebra, a: Number, b: Number, rnd: str = "rn", ftz: str = "", 
 
 @f64("fma.{rnd}.f64", rnd=ROUNDINGS, b="f64", c="f64", name="fma", defaults=RN, section="9.7.3.6")
 @f64("mad.{rnd}.f64", rnd=ROUNDINGS, b="f64", c="f64", name="mad", defaults=RN, section="9.7.3.7")
-@f32("fma.{rnd}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", c="f32", name="fma", defaults=RN,
-     section="9.7.3.6")  # fmt: skip
-@f32("mad.{rnd}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", c="f32", name="mad", defaults=RN,
-     section="9.7.3.7")  # fmt: skip
+@f32("fma.{rnd}.{ftz?}.{sat?}.f32", b="f32", c="f32", name="fma", defaults=RN, section="9.7.3.6")
+@modifiers(rnd=ROUNDINGS, ftz=FTZ, sat=SAT)
+@f32("mad.{rnd}.{ftz?}.{sat?}.f32", b="f32", c="f32", name="mad", defaults=RN, section="9.7.3.7")
+@modifiers(rnd=ROUNDINGS, ftz=FTZ, sat=SAT)
 def fma_float(v: Algebra, a: Number, b: Number, c: Number, rnd: str, ftz: str = "", sat: str = "") -> Number:
     """d = a * b + c with one rounding."""
     return float_op(v, v.fma, a, b, c, rnd=rnd, ftz=ftz, sat=sat)
@@ -129,15 +130,15 @@ def extreme(v: Algebra, which: str, a: Number, b: Number, *, ftz: str = "", nan:
     return d
 
 
-@f32("min.{ftz?}.{nan?}.{xorsign?}.f32", unit=Unit.ALU, ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), b="f32", name="min",
-     needs=NAN_NEEDS, section="9.7.3.11")  # fmt: skip
+@f32("min.{ftz?}.{nan?}.{xorsign?}.f32", unit=Unit.ALU, b="f32", name="min", needs=NAN_NEEDS, section="9.7.3.11")
+@modifiers(ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",))
 def min_f32(v: Algebra, a: Number, b: Number, ftz: str = "", nan: str = "", xorsign: str = "") -> Number:
     """The smaller; -0 < +0; a NaN loses unless `NaN` is asked for."""
     return extreme(v, "min", a, b, ftz=ftz, nan=nan, xorsign=xorsign)
 
 
-@f32("max.{ftz?}.{nan?}.{xorsign?}.f32", unit=Unit.ALU, ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), b="f32", name="max",
-     needs=NAN_NEEDS, section="9.7.3.12")  # fmt: skip
+@f32("max.{ftz?}.{nan?}.{xorsign?}.f32", unit=Unit.ALU, b="f32", name="max", needs=NAN_NEEDS, section="9.7.3.12")
+@modifiers(ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",))
 def max_f32(v: Algebra, a: Number, b: Number, ftz: str = "", nan: str = "", xorsign: str = "") -> Number:
     """The larger; -0 < +0; a NaN loses unless `NaN` is asked for."""
     return extreme(v, "max", a, b, ftz=ftz, nan=nan, xorsign=xorsign)

@@ -10,6 +10,7 @@ from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import FTZ, RELU, RN, SAT, by_half, float_op
 from ptxgen.isa.rows.floating import extreme
+from ptxgen.isa.table import modifiers, operands
 from ptxgen.isa.units import Unit
 from ptxgen.types import F32
 
@@ -49,12 +50,21 @@ def _sat_or_relu(modifiers: Mapping[str, str]) -> str:
     return "sat and relu do not go together" if "sat" in modifiers and "relu" in modifiers else ""
 
 
-@f16_row("fma.{rnd}.{ftz?}.{sat?}.{relu?}.{type}", rnd=RND, ftz=FTZ, sat=SAT, relu=RELU, b="{type}", c="{type}", name="fma",
-         defaults=RN, needs={"relu": (80, (7, 0))}, rule=_sat_or_relu, section="9.7.4.4")  # fmt: skip
-@bf16_row("fma.{rnd}.{relu?}.{type}", rnd=RND, relu=RELU, b="{type}", c="{type}", name="fma", defaults=RN, sm=80, ptx=(7, 0),
-          section="9.7.4.4")  # fmt: skip
-def fma_half(v: Algebra, a: Number, b: Number, c: Number, type: str, rnd: str, ftz: str = "", sat: str = "",
-             relu: str = "") -> Number:  # fmt: skip
+@f16_row(
+    "fma.{rnd}.{ftz?}.{sat?}.{relu?}.{type}",
+    name="fma",
+    defaults=RN,
+    needs={"relu": (80, (7, 0))},
+    rule=_sat_or_relu,
+    section="9.7.4.4",
+)
+@modifiers(rnd=RND, ftz=FTZ, sat=SAT, relu=RELU)
+@operands(b="{type}", c="{type}")
+@bf16_row("fma.{rnd}.{relu?}.{type}", b="{type}", c="{type}", name="fma", defaults=RN, sm=80, ptx=(7, 0), section="9.7.4.4")
+@modifiers(rnd=RND, relu=RELU)
+def fma_half(
+    v: Algebra, a: Number, b: Number, c: Number, type: str, rnd: str, ftz: str = "", sat: str = "", relu: str = ""
+) -> Number:
     """d = a * b + c with one rounding, half by half."""
     return by_half(v, type, lambda a, b, c: float_op(v, v.fma, a, b, c, ftz=ftz, sat=sat, relu=relu), a, b, c)
 
@@ -73,26 +83,31 @@ def abs_half(v: Algebra, a: Number, type: str, ftz: str = "") -> Number:
     return by_half(v, type, lambda a: v.canonical(v.abs(v.flush(a) if ftz else a)), a)
 
 
-@f16_row("min.{ftz?}.{nan?}.{xorsign?}.{type}", ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), b="{type}", name="min", sm=80,
-         ptx=(7, 0), needs=EXTREME_NEEDS, section="9.7.4.7")  # fmt: skip
-@bf16_row("min.{nan?}.{xorsign?}.{type}", nan=("NaN",), xorsign=("xorsign.abs",), b="{type}", name="min", sm=80, ptx=(7, 0),
-          needs=EXTREME_NEEDS, section="9.7.4.7")  # fmt: skip
+@f16_row("min.{ftz?}.{nan?}.{xorsign?}.{type}", name="min", sm=80, ptx=(7, 0), needs=EXTREME_NEEDS, section="9.7.4.7")
+@modifiers(ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",))
+@operands(b="{type}")
+@bf16_row("min.{nan?}.{xorsign?}.{type}", b="{type}", name="min", sm=80, ptx=(7, 0), needs=EXTREME_NEEDS, section="9.7.4.7")
+@modifiers(nan=("NaN",), xorsign=("xorsign.abs",))
 def min_half(v: Algebra, a: Number, b: Number, type: str, ftz: str = "", nan: str = "", xorsign: str = "") -> Number:
     """The smaller, half by half; -0 < +0; a NaN loses unless `NaN` is asked for."""
     return by_half(v, type, lambda a, b: extreme(v, "min", a, b, ftz=ftz, nan=nan, xorsign=xorsign), a, b)
 
 
-@f16_row("max.{ftz?}.{nan?}.{xorsign?}.{type}", ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), b="{type}", name="max", sm=80,
-         ptx=(7, 0), needs=EXTREME_NEEDS, section="9.7.4.8")  # fmt: skip
-@bf16_row("max.{nan?}.{xorsign?}.{type}", nan=("NaN",), xorsign=("xorsign.abs",), b="{type}", name="max", sm=80, ptx=(7, 0),
-          needs=EXTREME_NEEDS, section="9.7.4.8")  # fmt: skip
+@f16_row("max.{ftz?}.{nan?}.{xorsign?}.{type}", name="max", sm=80, ptx=(7, 0), needs=EXTREME_NEEDS, section="9.7.4.8")
+@modifiers(ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",))
+@operands(b="{type}")
+@bf16_row("max.{nan?}.{xorsign?}.{type}", b="{type}", name="max", sm=80, ptx=(7, 0), needs=EXTREME_NEEDS, section="9.7.4.8")
+@modifiers(nan=("NaN",), xorsign=("xorsign.abs",))
 def max_half(v: Algebra, a: Number, b: Number, type: str, ftz: str = "", nan: str = "", xorsign: str = "") -> Number:
     """The larger, half by half; -0 < +0; a NaN loses unless `NaN` is asked for."""
     return by_half(v, type, lambda a, b: extreme(v, "max", a, b, ftz=ftz, nan=nan, xorsign=xorsign), a, b)
 
 
-@instruction("tanh.approx.{type}", type=(*F16S, *BF16S), d="{type}", a="{type}", name="tanh_approx", ptx=(7, 0),
-             needs={"type=bf16": HOPPER, "type=bf16x2": HOPPER}, section="9.7.4.9")  # fmt: skip
+@instruction(
+    "tanh.approx.{type}", name="tanh_approx", ptx=(7, 0), needs={"type=bf16": HOPPER, "type=bf16x2": HOPPER}, section="9.7.4.9"
+)
+@modifiers(type=(*F16S, *BF16S))
+@operands(d="{type}", a="{type}")
 def tanh_half(v: Algebra, a: Number, type: str) -> Number:
     """tanh(a), within 2^-10.987 for f16 and 2^-8 for bf16, half by half."""
     return by_half(v, type, lambda a: v.canonical(v.convert(v.approx("tanh", v.convert(a, F32)), a.type)), a)

@@ -9,6 +9,7 @@ from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.operand_spec import wide
 from ptxgen.isa.parts import INTEGERS, SIGNED, dtype
+from ptxgen.isa.table import modifiers, operands
 from ptxgen.isa.units import Unit
 from ptxgen.types import B32, S16, S32, U16, U32, DType
 
@@ -70,29 +71,29 @@ def mul_wide(v: Algebra, a: Number, b: Number, type: str) -> Number:
     return product(v, a, b)
 
 
-@instruction("mad.lo.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", c="{type}", unit=Unit.MULTIPLY,
-             section="9.7.1.4")  # fmt: skip
+@instruction("mad.lo.{type}", d="{type}", a="{type}", b="{type}", c="{type}", unit=Unit.MULTIPLY, section="9.7.1.4")
+@modifiers(type=INTEGERS)
 def mad(v: Algebra, a: Number, b: Number, c: Number, type: str) -> Number:
     """The low half of a * b, plus c."""
     return a * b + c
 
 
-@instruction("mad.hi.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", c="{type}", unit=Unit.MULTIPLY,
-             section="9.7.1.4")  # fmt: skip
+@instruction("mad.hi.{type}", d="{type}", a="{type}", b="{type}", c="{type}", unit=Unit.MULTIPLY, section="9.7.1.4")
+@modifiers(type=INTEGERS)
 def mad_hi(v: Algebra, a: Number, b: Number, c: Number, type: str) -> Number:
     """The high half of a * b, plus c."""
     return v.mul_hi(a, b) + c
 
 
-@instruction("mad.hi.{sat}.s32", sat=("sat",), d="s32", a="s32", b="s32", c="s32", name="mad_hi", unit=Unit.MULTIPLY,
-             section="9.7.1.4")  # fmt: skip
+@instruction("mad.hi.{sat}.s32", d="s32", a="s32", b="s32", c="s32", name="mad_hi", unit=Unit.MULTIPLY, section="9.7.1.4")
+@modifiers(sat=("sat",))
 def mad_hi_sat(v: Algebra, a: Number, b: Number, c: Number, sat: str) -> Number:
     """The high half of a * b, plus c, clamped to the range of s32."""
     return clamp(v, v.convert(v.mul_hi(a, b), wide(S32)) + v.convert(c, wide(S32)), S32)
 
 
-@instruction("mad.wide.{type}", type=NARROW, d="2{type}", a="{type}", b="{type}", c="2{type}", unit=Unit.MULTIPLY,
-             section="9.7.1.4")  # fmt: skip
+@instruction("mad.wide.{type}", d="2{type}", a="{type}", b="{type}", c="2{type}", unit=Unit.MULTIPLY, section="9.7.1.4")
+@modifiers(type=NARROW)
 def mad_wide(v: Algebra, a: Number, b: Number, c: Number, type: str) -> Number:
     """a * b + c in twice the width of a and b."""
     return product(v, a, b) + c
@@ -104,15 +105,17 @@ def _product_24(v: Algebra, a: Number, b: Number, half: str) -> Number:
     return v.convert(full >> 16 if half == "hi" else full, a.type)
 
 
-@instruction("mul24.{half}.{type}", half=("lo", "hi"), type=("u32", "s32"), d="{type}", a="{type}", b="{type}",
-             defaults={"half": "lo"}, unit=Unit.MULTIPLY, section="9.7.1.5")  # fmt: skip
+@instruction("mul24.{half}.{type}", defaults={"half": "lo"}, unit=Unit.MULTIPLY, section="9.7.1.5")
+@modifiers(half=("lo", "hi"), type=("u32", "s32"))
+@operands(d="{type}", a="{type}", b="{type}")
 def mul24(v: Algebra, a: Number, b: Number, half: str, type: str) -> Number:
     """The low or high 32 bits of the 48-bit product of two 24-bit numbers."""
     return _product_24(v, a, b, half)
 
 
-@instruction("mad24.{half}.{type}", half=("lo", "hi"), type=("u32", "s32"), d="{type}", a="{type}", b="{type}", c="{type}",
-             defaults={"half": "lo"}, unit=Unit.MULTIPLY, section="9.7.1.6")  # fmt: skip
+@instruction("mad24.{half}.{type}", defaults={"half": "lo"}, unit=Unit.MULTIPLY, section="9.7.1.6")
+@modifiers(half=("lo", "hi"), type=("u32", "s32"))
+@operands(d="{type}", a="{type}", b="{type}", c="{type}")
 def mad24(v: Algebra, a: Number, b: Number, c: Number, half: str, type: str) -> Number:
     """mul24, plus c."""
     return _product_24(v, a, b, half) + c
@@ -176,8 +179,8 @@ def clz(v: Algebra, a: Number, type: str) -> Number:
     return v.convert(v.clz(a), U32)
 
 
-@instruction("bfind.{shiftamt?}.{type}", shiftamt=("shiftamt",), type=("u32", "u64", "s32", "s64"), d="u32", a="{type}",
-             unit=Unit.SPECIAL, section="9.7.1.16")  # fmt: skip
+@instruction("bfind.{shiftamt?}.{type}", d="u32", a="{type}", unit=Unit.SPECIAL, section="9.7.1.16")
+@modifiers(shiftamt=("shiftamt",), type=("u32", "u64", "s32", "s64"))
 def bfind(v: Algebra, a: Number, type: str, shiftamt: str = "") -> Number:
     """The place of the highest bit that is not sign; with `shiftamt`, the shift that brings it to the top; all ones if none."""
     kind = dtype(type)
@@ -217,8 +220,8 @@ def _bit_count(v: Algebra, count: Number, type: DType) -> Number:
     return count & 0xFF if type.bits == 32 else v.min(count, v.const(0xFF, U32))
 
 
-@instruction("bfe.{type}", type=("u32", "u64", "s32", "s64"), d="{type}", a="{type}", b="u32", c="u32",
-             bounds={"b": range(256), "c": range(256)}, section="9.7.1.19")  # fmt: skip
+@instruction("bfe.{type}", type=("u32", "u64", "s32", "s64"), bounds={"b": range(256), "c": range(256)}, section="9.7.1.19")
+@operands(d="{type}", a="{type}", b="u32", c="u32")
 def bfe(v: Algebra, a: Number, b: Number, c: Number, type: str) -> Number:
     """The c bits of a from bit b on, extended by their sign for signed types; b and c are 0..255."""
     start, length = _bit_count(v, b, dtype(type)), _bit_count(v, c, dtype(type))
@@ -230,8 +233,8 @@ def bfe(v: Algebra, a: Number, b: Number, c: Number, type: str) -> Number:
     return v.select(length == 0, v.const(0, a.type), field)
 
 
-@instruction("bfi.{type}", type=("b32", "b64"), d="{type}", a="{type}", b="{type}", c="u32", e="u32",
-             bounds={"c": range(256), "e": range(256)}, section="9.7.1.20")  # fmt: skip
+@instruction("bfi.{type}", type=("b32", "b64"), bounds={"c": range(256), "e": range(256)}, section="9.7.1.20")
+@operands(d="{type}", a="{type}", b="{type}", c="u32", e="u32")
 def bfi(v: Algebra, a: Number, b: Number, c: Number, e: Number, type: str) -> Number:
     """b with its e bits from bit c on replaced by the low bits of a; c and e are 0..255."""
     unsigned = dtype(type.replace("b", "u"))
@@ -240,16 +243,16 @@ def bfi(v: Algebra, a: Number, b: Number, c: Number, e: Number, type: str) -> Nu
     return v.bits((v.bits(b, unsigned) & ~mask) | ((v.bits(a, unsigned) << start) & mask), a.type)
 
 
-@instruction("szext.{mode}.{type}", mode=("clamp", "wrap"), type=("u32", "s32"), d="{type}", a="{type}", b="u32", ptx=(7, 6),
-             section="9.7.1.21")  # fmt: skip
+@instruction("szext.{mode}.{type}", d="{type}", a="{type}", b="u32", ptx=(7, 6), section="9.7.1.21")
+@modifiers(mode=("clamp", "wrap"), type=("u32", "s32"))
 def szext(v: Algebra, a: Number, b: Number, mode: str, type: str) -> Number:
     """The low b bits of a, extended by their sign or by zeros; b is cut at 32, or taken modulo 32."""
     width = v.min(b, v.const(32, U32)) if mode == "clamp" else b & 31
     return (a << (32 - width)) >> (32 - width)
 
 
-@instruction("dp4a.{a_type}.{b_type}", a_type=("u32", "s32"), b_type=("u32", "s32"), d="u32|s32", a="b32:{a_type}",
-             b="b32:{b_type}", c="=d", unit=Unit.DOT, section="9.7.1.23")  # fmt: skip
+@instruction("dp4a.{a_type}.{b_type}", a_type=("u32", "s32"), b_type=("u32", "s32"), unit=Unit.DOT, section="9.7.1.23")
+@operands(d="u32|s32", a="b32:{a_type}", b="b32:{b_type}", c="=d")
 def dp4a(v: Algebra, a: Number, b: Number, c: Number, a_type: str, b_type: str) -> Number:
     """Add the four byte products of a and b to c."""
     for i in range(4):
@@ -258,8 +261,9 @@ def dp4a(v: Algebra, a: Number, b: Number, c: Number, a_type: str, b_type: str) 
     return c
 
 
-@instruction("dp2a.{half}.{a_type}.{b_type}", half=("lo", "hi"), a_type=("u32", "s32"), b_type=("u32", "s32"), d="u32|s32",
-             a="b32:{a_type}", b="b32:{b_type}", c="=d", unit=Unit.DOT, section="9.7.1.24")  # fmt: skip
+@instruction("dp2a.{half}.{a_type}.{b_type}", unit=Unit.DOT, section="9.7.1.24")
+@modifiers(half=("lo", "hi"), a_type=("u32", "s32"), b_type=("u32", "s32"))
+@operands(d="u32|s32", a="b32:{a_type}", b="b32:{b_type}", c="=d")
 def dp2a(v: Algebra, a: Number, b: Number, c: Number, half: str, a_type: str, b_type: str) -> Number:
     """Add to c the products of the two halves of a with two bytes of b, the low or the high two."""
     for i, word in enumerate(v.lanes_of(v.bits(a, B32))):

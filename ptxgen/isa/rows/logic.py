@@ -8,6 +8,7 @@ from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import BITS, INTEGERS, dtype
+from ptxgen.isa.table import modifiers
 from ptxgen.isa.units import Unit
 from ptxgen.types import B32, U32
 
@@ -61,8 +62,8 @@ def lop3(v: Algebra, a: Number, b: Number, c: Number, table: int) -> Number:
     return _lookup(v, table & 0xFF, (a, b, c))
 
 
-@instruction("shf.{direction}.{mode}.b32", direction=("l", "r"), mode=("clamp", "wrap"), d="b32", a="b32", b="b32", c="u32",
-             section="9.7.8.7")  # fmt: skip
+@instruction("shf.{direction}.{mode}.b32", d="b32", a="b32", b="b32", c="u32", section="9.7.8.7")
+@modifiers(direction=("l", "r"), mode=("clamp", "wrap"))
 def shf(v: Algebra, a: Number, b: Number, c: Number, direction: str, mode: str) -> Number:
     """Shift the 64 bits {b, a} by c (up to 32, or modulo 32); the high half of a left shift, the low half of a right one."""
     n = v.min(c, v.const(32, U32)) if mode == "clamp" else c & 31

@@ -12,6 +12,7 @@ from ptxgen.isa.operand_spec import state_space, wide
 from ptxgen.isa.operands import Address
 from ptxgen.isa.parts import dtype, one_type
 from ptxgen.isa.rows.integer import clamp
+from ptxgen.isa.table import modifiers, operands
 from ptxgen.isa.units import Unit
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import B16, B32, F16, F16X2, F32, S32, U32
@@ -24,9 +25,16 @@ SPACES = ("shared", "shared::cta")
 SPACE_NEEDS: dict[str, table.Need] = {"space=shared::cta": (75, (7, 8))}
 
 
-@instruction("ldmatrix.sync.aligned.m8n8.{num}.{trans?}.{space?}.b16", num=NUMS, trans=("trans",), space=SPACES, d="b32[num]",
-             a="shared addr", ptx=(6, 5), needs=SPACE_NEEDS, effect=Effect.LOAD, unit=Unit.SHARED,
-             section="9.7.14.5.15")  # fmt: skip
+@instruction(
+    "ldmatrix.sync.aligned.m8n8.{num}.{trans?}.{space?}.b16",
+    ptx=(6, 5),
+    needs=SPACE_NEEDS,
+    effect=Effect.LOAD,
+    unit=Unit.SHARED,
+    section="9.7.14.5.15",
+)
+@modifiers(num=NUMS, trans=("trans",), space=SPACES)
+@operands(d="b32[num]", a="shared addr")
 def ldmatrix(v: Algebra, a: Address, num: str, trans: str = "", space: str = "") -> tuple[Number, ...]:
     """Load 8x8 matrices of 16-bit elements; lane 8 m + r gives the address of row r of matrix m. Lane l gets elements
     2 (l mod 4) and the next of row l / 4 (of column l / 4 with `trans`)."""
@@ -46,9 +54,16 @@ def ldmatrix(v: Algebra, a: Address, num: str, trans: str = "", space: str = "")
     return tuple(words)
 
 
-@instruction("stmatrix.sync.aligned.m8n8.{num}.{trans?}.{space?}.b16", num=NUMS, trans=("trans",), space=SPACES,
-             a="shared addr", b="b32[num]", sm=90, ptx=(7, 8), effect=Effect.STORE, unit=Unit.SHARED,
-             section="9.7.14.5.16")  # fmt: skip
+@instruction(
+    "stmatrix.sync.aligned.m8n8.{num}.{trans?}.{space?}.b16",
+    sm=90,
+    ptx=(7, 8),
+    effect=Effect.STORE,
+    unit=Unit.SHARED,
+    section="9.7.14.5.16",
+)
+@modifiers(num=NUMS, trans=("trans",), space=SPACES)
+@operands(a="shared addr", b="b32[num]")
 def stmatrix(v: Algebra, a: Address, b: tuple[Number, ...], num: str, trans: str = "", space: str = "") -> None:
     """The inverse of ldmatrix."""
     rows = v.address_of(a)
@@ -109,37 +124,47 @@ half_row = partial(mma, d="b32:f16[2]", a_type=("f16",), b_type=("f16",))
 byte_row = partial(mma, satfinite=("satfinite",), a_type=("u8", "s8"), b_type=("u8", "s8"), d="s32[4]", sm=80, ptx=(7, 0))
 
 
-@float_row("mma.sync.aligned.m16n8k16.row.col.f32.{a_type}.{b_type}.f32", a_type=HALVES, b_type=HALVES, a="b32:{a_type}[4]",
-           b="b32:{b_type}[2]", c="f32[4]", sm=80, ptx=(7, 0))  # fmt: skip
-@float_row("mma.sync.aligned.m16n8k8.row.col.f32.{a_type}.{b_type}.f32", a_type=HALVES, b_type=HALVES, a="b32:{a_type}[2]",
-           b="b32:{b_type}[1]", c="f32[4]", ptx=(6, 5), needs={"a_type=bf16": AMPERE})  # fmt: skip
-@float_row("mma.sync.aligned.m16n8k8.row.col.f32.{a_type}.{b_type}.f32", a_type=("tf32",), b_type=("tf32",),
-           a="b32:{a_type}[4]", b="b32:{b_type}[2]", c="f32[4]", sm=80, ptx=(7, 0))  # fmt: skip
-@float_row("mma.sync.aligned.m16n8k4.row.col.f32.{a_type}.{b_type}.f32", a_type=("tf32",), b_type=("tf32",),
-           a="b32:{a_type}[2]", b="b32:{b_type}[1]", c="f32[4]", sm=80, ptx=(7, 0))  # fmt: skip
-def mma_f32(v: Algebra, a: tuple[Number, ...], b: tuple[Number, ...], c: tuple[Number, ...], a_type: str,
-            b_type: str) -> tuple[Number, ...]:  # fmt: skip
+@float_row("mma.sync.aligned.m16n8k16.row.col.f32.{a_type}.{b_type}.f32", a_type=HALVES, b_type=HALVES, sm=80, ptx=(7, 0))
+@operands(a="b32:{a_type}[4]", b="b32:{b_type}[2]", c="f32[4]")
+@float_row("mma.sync.aligned.m16n8k8.row.col.f32.{a_type}.{b_type}.f32", ptx=(6, 5), needs={"a_type=bf16": AMPERE})
+@modifiers(a_type=HALVES, b_type=HALVES)
+@operands(a="b32:{a_type}[2]", b="b32:{b_type}[1]", c="f32[4]")
+@float_row("mma.sync.aligned.m16n8k8.row.col.f32.{a_type}.{b_type}.f32", a_type=("tf32",), b_type=("tf32",), sm=80, ptx=(7, 0))
+@operands(a="b32:{a_type}[4]", b="b32:{b_type}[2]", c="f32[4]")
+@float_row("mma.sync.aligned.m16n8k4.row.col.f32.{a_type}.{b_type}.f32", a_type=("tf32",), b_type=("tf32",), sm=80, ptx=(7, 0))
+@operands(a="b32:{a_type}[2]", b="b32:{b_type}[1]", c="f32[4]")
+def mma_f32(
+    v: Algebra, a: tuple[Number, ...], b: tuple[Number, ...], c: tuple[Number, ...], a_type: str, b_type: str
+) -> tuple[Number, ...]:
     """d = a b + c over the warp, summed in f32 in the order of k; a GPU sums in another (tests/ptxgen/isa/fragments.py)."""
     return tuple(v.canonical(x) for x in _multiply(v, a, b, c, a_type, b_type))
 
 
-@half_row("mma.sync.aligned.m16n8k16.row.col.f16.{a_type}.{b_type}.f16", a="b32:{a_type}[4]", b="b32:{b_type}[2]",
-          c="b32:f16[2]", sm=80, ptx=(7, 0))  # fmt: skip
-@half_row("mma.sync.aligned.m16n8k8.row.col.f16.{a_type}.{b_type}.f16", a="b32:{a_type}[2]", b="b32:{b_type}[1]",
-          c="b32:f16[2]", ptx=(6, 5))  # fmt: skip
-def mma_f16(v: Algebra, a: tuple[Number, ...], b: tuple[Number, ...], c: tuple[Number, ...], a_type: str,
-            b_type: str) -> tuple[Number, ...]:  # fmt: skip
+@half_row("mma.sync.aligned.m16n8k16.row.col.f16.{a_type}.{b_type}.f16", sm=80, ptx=(7, 0))
+@operands(a="b32:{a_type}[4]", b="b32:{b_type}[2]", c="b32:f16[2]")
+@half_row("mma.sync.aligned.m16n8k8.row.col.f16.{a_type}.{b_type}.f16", ptx=(6, 5))
+@operands(a="b32:{a_type}[2]", b="b32:{b_type}[1]", c="b32:f16[2]")
+def mma_f16(
+    v: Algebra, a: tuple[Number, ...], b: tuple[Number, ...], c: tuple[Number, ...], a_type: str, b_type: str
+) -> tuple[Number, ...]:
     """d = a b + c over the warp, summed in f32 and rounded to f16 once."""
     start = [v.convert(half, F32) for word in c for half in v.lanes_of(v.bits(word, F16X2))]
     d = [v.canonical(v.convert(x, F16)) for x in _multiply(v, a, b, start, a_type, b_type)]
     return tuple(v.bits(v.join(d[i], d[i + 1], F16X2), B32) for i in (0, 2))
 
 
-@byte_row("mma.sync.aligned.m16n8k32.row.col.{satfinite?}.s32.{a_type}.{b_type}.s32", a="b32:{a_type}[4]",
-          b="b32:{b_type}[2]", c="s32[4]")  # fmt: skip
-@byte_row("mma.sync.aligned.m16n8k16.row.col.{satfinite?}.s32.{a_type}.{b_type}.s32", a="b32:{a_type}[2]",
-          b="b32:{b_type}[1]", c="s32[4]")  # fmt: skip
-def mma_s32(v: Algebra, a: tuple[Number, ...], b: tuple[Number, ...], c: tuple[Number, ...], a_type: str, b_type: str,
-            satfinite: str = "") -> tuple[Number, ...]:  # fmt: skip
+@byte_row("mma.sync.aligned.m16n8k32.row.col.{satfinite?}.s32.{a_type}.{b_type}.s32")
+@operands(a="b32:{a_type}[4]", b="b32:{b_type}[2]", c="s32[4]")
+@byte_row("mma.sync.aligned.m16n8k16.row.col.{satfinite?}.s32.{a_type}.{b_type}.s32")
+@operands(a="b32:{a_type}[2]", b="b32:{b_type}[1]", c="s32[4]")
+def mma_s32(
+    v: Algebra,
+    a: tuple[Number, ...],
+    b: tuple[Number, ...],
+    c: tuple[Number, ...],
+    a_type: str,
+    b_type: str,
+    satfinite: str = "",
+) -> tuple[Number, ...]:
     """d = a b + c over the warp, exact, wrapping or clamped with `satfinite`."""
     return tuple(_multiply(v, a, b, c, a_type, b_type, satfinite=satfinite))

@@ -9,6 +9,7 @@ from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import BITS, INTEGERS
+from ptxgen.isa.table import modifiers
 from ptxgen.isa.units import Unit
 from ptxgen.types import B32, B64, U32, U64
 
@@ -19,8 +20,8 @@ def _is_integer(modifiers: Mapping[str, str]) -> bool:
     return modifiers.get("type") not in ("pred", "f32", "f64")
 
 
-@instruction("mov.{type}", type=("pred", *BITS, *INTEGERS, "f32", "f64"), d="{type}", a="{type}", specials=True,
-             symbols=_is_integer, section="9.7.9.3")  # fmt: skip
+@instruction("mov.{type}", d="{type}", a="{type}", specials=True, symbols=_is_integer, section="9.7.9.3")
+@modifiers(type=("pred", *BITS, *INTEGERS, "f32", "f64"))
 def mov(v: Algebra, a: Number, type: str) -> Number:
     """Copy a register, a constant, a special register or the address of a variable."""
     return a
@@ -39,17 +40,14 @@ def mov_pack_4(v: Algebra, a: tuple[Number, Number, Number, Number]) -> Number:
     return v.join(v.join(a[0], a[1], B32), v.join(a[2], a[3], B32), B64)
 
 
-@instruction("mov.b32", d="b16[2]", a="b32", name="mov", specials=True, symbols=_is_integer,
-             section="9.7.9.4")  # fmt: skip
-@instruction("mov.b64", d="b32[2]", a="b64", name="mov", specials=True, symbols=_is_integer,
-             section="9.7.9.4")  # fmt: skip
+@instruction("mov.b32", d="b16[2]", a="b32", name="mov", specials=True, symbols=_is_integer, section="9.7.9.4")
+@instruction("mov.b64", d="b32[2]", a="b64", name="mov", specials=True, symbols=_is_integer, section="9.7.9.4")
 def mov_unpack_2(v: Algebra, a: Number) -> tuple[Number, Number]:
     """Take a register apart, the lowest half first."""
     return v.lanes_of(a)
 
 
-@instruction("mov.b64", d="b16[4]", a="b64", name="mov", specials=True, symbols=_is_integer,
-             section="9.7.9.4")  # fmt: skip
+@instruction("mov.b64", d="b16[4]", a="b64", name="mov", specials=True, symbols=_is_integer, section="9.7.9.4")
 def mov_unpack_4(v: Algebra, a: Number) -> tuple[Number, ...]:
     """Take a register apart in four, the lowest quarter first."""
     low, high = v.lanes_of(a)
@@ -70,8 +68,8 @@ def prmt(v: Algebra, a: Number, b: Number, c: Number) -> Number:
     return v.bits(d, B32)
 
 
-@instruction("prmt.b32.{mode}", mode=("f4e", "b4e", "rc8", "ecl", "ecr", "rc16"), d="b32", a="b32", b="b32", c="b32",
-             name="prmt", section="9.7.9.7")  # fmt: skip
+@instruction("prmt.b32.{mode}", d="b32", a="b32", b="b32", c="b32", name="prmt", section="9.7.9.7")
+@modifiers(mode=("f4e", "b4e", "rc8", "ecl", "ecr", "rc16"))
 def prmt_mode(v: Algebra, a: Number, b: Number, c: Number, mode: str) -> Number:
     """The four bytes of {b, a} that the mode and the two low bits of c name."""
     eight = v.join(v.bits(a, U32), v.bits(b, U32), U64)

@@ -82,15 +82,31 @@ def _rows(name: str, count: int, number: int) -> None:
     )
     added.__doc__ = f"{what}, {of}; d is their sum and c."
     row = partial(
-        instruction, type=WORDS, d="{type}", a="{a_type}", b="{b_type}", c="{type}", name=f"{name}{count}",
+        instruction,
+        type=WORDS,
+        d="{type}",
+        a="{a_type}",
+        b="{b_type}",
+        c="{type}",
+        name=f"{name}{count}",
         section=f"9.7.18.2.{number}",
-    )  # fmt: skip
+    )
     row(f"{name}{count}.{{type}}.{{a_type}}.{{b_type}}.{{sat?}}", sat=SAT)(merged)
     table.instruction(
-        f"{name}{count}.{{type}}.{{a_type}}.{{b_type}}.add", effect=Effect.NONE, unit=Unit.ALU, bounds=REGISTERS,
-        type=WORDS, a_type=WORDS, b_type=WORDS, d="{type}", a="{a_type}", b="{b_type}", c="{type}", name=f"{name}{count}_add",
+        f"{name}{count}.{{type}}.{{a_type}}.{{b_type}}.add",
+        effect=Effect.NONE,
+        unit=Unit.ALU,
+        bounds=REGISTERS,
+        type=WORDS,
+        a_type=WORDS,
+        b_type=WORDS,
+        d="{type}",
+        a="{a_type}",
+        b="{b_type}",
+        c="{type}",
+        name=f"{name}{count}_add",
         section=f"9.7.18.2.{number}",
-    )(added)  # fmt: skip
+    )(added)
 
 
 def _comparisons(count: int, number: int) -> None:
@@ -113,9 +129,15 @@ def _comparisons(count: int, number: int) -> None:
     added.__doc__ = f"Compare the {of}; d is c and how many hold."
     for add, meaning in (("", merged), (".add", added)):
         instruction(
-            f"vset{count}.{{a_type}}.{{b_type}}.{{cmp}}{add}", cmp=RELATIONS, d="u32", a="{a_type}", b="{b_type}", c="u32",
-            name=f"vset{count}{'_add' if add else ''}", section=f"9.7.18.2.{number}",
-        )(meaning)  # fmt: skip
+            f"vset{count}.{{a_type}}.{{b_type}}.{{cmp}}{add}",
+            cmp=RELATIONS,
+            d="u32",
+            a="{a_type}",
+            b="{b_type}",
+            c="u32",
+            name=f"vset{count}{'_add' if add else ''}",
+            section=f"9.7.18.2.{number}",
+        )(meaning)
 
 
 for _name in OPERATIONS:

@@ -9,6 +9,7 @@ from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect, LaneResult
 from ptxgen.isa.parts import dtype
+from ptxgen.isa.table import modifiers, operands
 from ptxgen.isa.units import Unit
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import B32, PRED, S32, U32
@@ -23,8 +24,9 @@ def members(v: Algebra, mask: Number) -> Number:
     return v.ballot(v.const(1, PRED)) & v.bits(mask, U32)
 
 
-@instruction("shfl.sync.{mode}.b32", mode=("up", "down", "bfly", "idx"), d="b32", dp="pred?", a="b32", b="b32:u32", c="b32:u32",
-             mask="b32:u32", unit=Unit.SHUFFLE, lanes=LaneResult.SHUFFLED, section="9.7.9.6")  # fmt: skip
+@instruction("shfl.sync.{mode}.b32", unit=Unit.SHUFFLE, lanes=LaneResult.SHUFFLED, section="9.7.9.6")
+@modifiers(mode=("up", "down", "bfly", "idx"))
+@operands(d="b32", dp="pred?", a="b32", b="b32:u32", c="b32:u32", mask="b32:u32")
 def shfl(v: Algebra, a: Number, b: Number, c: Number, mask: Number, mode: str) -> tuple[Number, Number]:
     """The value of a in another lane: b lanes up or down, lane ^ b, or lane b. c holds the last lane (bits 0-4) and the
     width of the segments as a mask (bits 8-12). Out of range, a lane keeps its own value and the predicate is false."""
@@ -39,8 +41,8 @@ def shfl(v: Algebra, a: Number, b: Number, c: Number, mask: Number, mode: str) -
     return v.from_lane(a, source), valid
 
 
-@instruction("vote.sync.{mode}.pred", mode=("all", "any", "uni"), d="pred", a="pred", mask="b32:u32", lanes=LaneResult.SAME,
-             section="9.7.13.9")  # fmt: skip
+@instruction("vote.sync.{mode}.pred", d="pred", a="pred", mask="b32:u32", lanes=LaneResult.SAME, section="9.7.13.9")
+@modifiers(mode=("all", "any", "uni"))
 def vote(v: Algebra, a: Number, mask: Number, mode: str) -> Number:
     """Whether the predicate holds in all, in any, or in all or none of the lanes of the mask."""
     here = members(v, mask)
@@ -48,15 +50,16 @@ def vote(v: Algebra, a: Number, mask: Number, mode: str) -> Number:
     return {"all": yes == here, "any": yes != 0, "uni": (yes == here) | (yes == 0)}[mode]
 
 
-@instruction("vote.sync.{mode}.b32", mode=("ballot",), d="b32:u32", a="pred", mask="b32:u32", name="vote",
-             lanes=LaneResult.SAME, section="9.7.13.9")  # fmt: skip
+@instruction("vote.sync.{mode}.b32", mode=("ballot",), name="vote", lanes=LaneResult.SAME, section="9.7.13.9")
+@operands(d="b32:u32", a="pred", mask="b32:u32")
 def vote_ballot(v: Algebra, a: Number, mask: Number, mode: str) -> Number:
     """One bit a lane of the mask: its predicate."""
     return v.bits(v.ballot(a) & members(v, mask), B32)
 
 
-@instruction("match.{mode}.sync.{type}", mode=("any",), type=("b32", "b64"), d="b32:u32", a="{type}", mask="b32:u32",
-             name="match", lanes=LaneResult.MIXED, section="9.7.13.10")  # fmt: skip
+@instruction("match.{mode}.sync.{type}", name="match", lanes=LaneResult.MIXED, section="9.7.13.10")
+@modifiers(mode=("any",), type=("b32", "b64"))
+@operands(d="b32:u32", a="{type}", mask="b32:u32")
 def match_any(v: Algebra, a: Number, mask: Number, mode: str, type: str) -> Number:
     """The lanes of the mask that hold the same value as this one."""
     d = v.const(0, U32)
@@ -66,8 +69,9 @@ def match_any(v: Algebra, a: Number, mask: Number, mode: str, type: str) -> Numb
     return v.bits(d & members(v, mask), B32)
 
 
-@instruction("match.{mode}.sync.{type}", mode=("all",), type=("b32", "b64"), d="b32:u32", dp="pred?", a="{type}",
-             mask="b32:u32", name="match", lanes=LaneResult.MIXED, section="9.7.13.10")  # fmt: skip
+@instruction("match.{mode}.sync.{type}", name="match", lanes=LaneResult.MIXED, section="9.7.13.10")
+@modifiers(mode=("all",), type=("b32", "b64"))
+@operands(d="b32:u32", dp="pred?", a="{type}", mask="b32:u32")
 def match_all(v: Algebra, a: Number, mask: Number, mode: str, type: str) -> tuple[Number, Number]:
     """The mask if all its lanes hold one value, else 0; the predicate says which."""
     here = members(v, mask)
@@ -82,19 +86,25 @@ def activemask(v: Algebra) -> Number:
     return v.bits(v.ballot(v.const(1, PRED)), B32)
 
 
-@instruction("redux.sync.{op}.{type}", op=("add", "min", "max"), type=("u32", "s32"), d="{type}", a="{type}", mask="b32:u32",
-             sm=80, ptx=(7, 0), unit=Unit.SPECIAL, lanes=LaneResult.SAME, section="9.7.13.12")  # fmt: skip
-@instruction("redux.sync.{op}.{type}", op=("and", "or", "xor"), type=("b32",), d="{type}", a="b32:u32", mask="b32:u32",
-             sm=80, ptx=(7, 0), unit=Unit.SPECIAL, lanes=LaneResult.SAME, section="9.7.13.12")  # fmt: skip
+@instruction("redux.sync.{op}.{type}", sm=80, ptx=(7, 0), unit=Unit.SPECIAL, lanes=LaneResult.SAME, section="9.7.13.12")
+@modifiers(op=("add", "min", "max"), type=("u32", "s32"))
+@operands(d="{type}", a="{type}", mask="b32:u32")
+@instruction("redux.sync.{op}.{type}", sm=80, ptx=(7, 0), unit=Unit.SPECIAL, lanes=LaneResult.SAME, section="9.7.13.12")
+@modifiers(op=("and", "or", "xor"), type=("b32",))
+@operands(d="{type}", a="b32:u32", mask="b32:u32")
 def redux(v: Algebra, a: Number, mask: Number, op: str, type: str) -> Number:
     """The sum, least, greatest, and, or, xor of a over the lanes of the mask."""
     kind = dtype(type)
     least, greatest = (-(1 << 31), (1 << 31) - 1) if kind.is_signed else (0, (1 << 32) - 1)
     neutral = {"add": 0, "min": greatest, "max": least, "and": (1 << 32) - 1, "or": 0, "xor": 0}[op]
     combine: Callable[[Number, Number], Number] = {
-        "add": lambda a, b: a + b, "min": v.min, "max": v.max, "and": lambda a, b: a & b, "or": lambda a, b: a | b,
+        "add": lambda a, b: a + b,
+        "min": v.min,
+        "max": v.max,
+        "and": lambda a, b: a & b,
+        "or": lambda a, b: a | b,
         "xor": lambda a, b: a ^ b,
-    }[op]  # fmt: skip
+    }[op]
     mine = ((members(v, mask) >> v.lane()) & 1) == 1
     d = v.select(mine, a, v.const(neutral, kind))
     for distance in (16, 8, 4, 2, 1):
