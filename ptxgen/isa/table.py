@@ -15,11 +15,11 @@ there, in the language of operand_spec.py; a trailing `?` lets it be missing. `d
 the same for a family's rows, it sets once (`partial`).
 
 How a meaning is called: `meaning(v, *sources, **modifiers)`. A source arrives as a `Number` of the type that its spec names
-(its register's bits seen as that type; of several types its register's own, else the first), a vector as a tuple of them, `addr` as
-an `Address`, `imm` as an int. Absent optional operands and modifiers are not passed. It returns the destination's `Number`, a
-tuple for a vector, a tuple of one entry a place where the row has two destinations; what a row `updates` counts as one. The
-caller fits a value to a wider register by the sign of the value's type. The meanings of rows that branch, call or return do
-nothing: whoever runs a program moves its program counter by the row's effect.
+(its register's bits seen as that type; of several types its register's own, else the first), a vector as a tuple of them,
+`addr` as an `Address`, `imm` as an int. Absent optional operands and modifiers are not passed. It returns the destination's
+`Number`, a tuple for a vector, a tuple of one entry a place where the row has two destinations; what a row `updates` counts as
+one. The caller fits a value to a wider register by the sign of the value's type. The meanings of rows that branch, call or
+return do nothing: whoever runs a program moves its program counter by the row's effect.
 """
 
 from __future__ import annotations
