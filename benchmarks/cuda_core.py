@@ -25,7 +25,7 @@ from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.arguments import Scalar, read
-from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.toolchain.module import emit
 from ptxgen.types import F32, U32
 
@@ -60,7 +60,7 @@ def launches(device: CudaDevice, stream: Any) -> list[Pair]:
     kernel, one = core.ObjectCode.from_ptx(EMPTY.encode()).get_kernel("nothing"), core.LaunchConfig(grid=1, block=32)
     arguments = (*pointers, np.float32(1.5), np.uint32(7))
 
-    add = ResidualAdd(n=4096)
+    add = AddInPlace(n=4096)
     buffers = {name: GpuBuffer.zeros(device, F32, (4096,)) for name in add.signature()}
     text = emit(add, device.target)
     add_kernel = core.ObjectCode.from_ptx(text.text.encode()).get_kernel(text.entry)

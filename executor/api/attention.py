@@ -19,7 +19,7 @@ from executor.layers.sequence import LayerSequence
 from executor.layers.session import Session
 from executor.memory.buffers import GpuBuffer
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.rope.rope import BatchedRope, Rope
+from ptxgen.kernels.rope.rope import Rope
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class AttentionRunner:
         values = self.session.vector(x, shape, "x")
         with self.session.launches() as launch:
             if isinstance(position, RowPositions):
-                kernel = BatchedRope(neox, True, heads, s.head_dim, room, s.rope_dim, m=m)
+                kernel = Rope(neox, True, heads, s.head_dim, room, s.rope_dim, m=m)
                 rows = values.view(0, (m, heads, s.head_dim))
                 launch("rope", kernel, x=rows, table=s.rope_table, positions=position.buffer)
                 position.upload()

@@ -29,7 +29,7 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.single_weight import format_of
 from ptxgen.errors import ArgumentError
 from ptxgen.formats.format import Format
-from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
+from ptxgen.kernels.activation.bias import BiasAdd
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 
 ROLES = ("q", "k", "v")
@@ -121,7 +121,7 @@ class BatchedRunner:
         x, added = self._rows(packed, "packed", m, dim), self.session.vector(bias, (dim,), "bias")
         _require_apart("batched_bias_broadcast_add", {"bias": added}, {"packed": x})
         with self.session.launches() as launch:
-            launch("bias", BatchedBiasBroadcastAdd(n=dim, m=m), x=x, bias=added)
+            launch("bias", BiasAdd(n=dim, m=m), x=x, bias=added)
 
     def qkv_rope_phase(
         self,

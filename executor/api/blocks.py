@@ -18,8 +18,9 @@ from executor.layers.session import Session
 from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import LoadedWeight
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
-from ptxgen.kernels.activation.elementwise import Elementwise, ElementwiseMul, FusedSwiglu, Gelu, ResidualAdd, Silu
+from ptxgen.kernels.activation.bias import BiasAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace, Elementwise, ElementwiseMul, Gelu, Silu
+from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.token.argmax import ArgMax
@@ -85,7 +86,7 @@ class BlockRunner:
         stream = self.session.vector(x, shape, "x")
         added = self.session.vector(delta, shape[-1:] if each else shape, "delta")
         n = shape[-1]
-        kernel = BatchedBiasBroadcastAdd(n=n, m=prod(shape) // n) if each else ResidualAdd(n=prod(shape))
+        kernel = BiasAdd(n=n, m=prod(shape) // n) if each else AddInPlace(n=prod(shape))
         with self.session.launches() as launch:
             launch("residual_add", kernel, **shaped(kernel, x=stream, **{"bias" if each else "delta": added}))
 

@@ -18,8 +18,8 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import LayerCache
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import HalfForm
-from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
-from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.activation.bias import BiasAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.kernels.attention.f16_split import F16SplitOutput
 from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
@@ -29,7 +29,7 @@ from ptxgen.kernels.attention.rope_scatter import RopeScatter, can_norm
 from ptxgen.kernels.attention.rope_source import RopeFused
 from ptxgen.kernels.attention.token_split import LastBlock
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
-from ptxgen.kernels.rope.rope import BatchedRope, Rope
+from ptxgen.kernels.rope.rope import Rope
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class TokenAttention:
         for name, bias in biases(w).items():
             role = name[0]
             x: GpuBuffer = getattr(a, role)
-            b(f"attn_{role}_bias", ResidualAdd(n=bias.shape[0]), x=x.view(0, bias.shape), delta=bias)
+            b(f"attn_{role}_bias", AddInPlace(n=bias.shape[0]), x=x.view(0, bias.shape), delta=bias)
         normalise_heads(b, s, w, a)
         for role, x in (("q", a.q), ("k", a.k)):
             b(f"rope_{role}", Rope(neox, True, x.shape[0], s.head_dim, cache.max_len, s.rope_dim), x=x, **places)
@@ -152,7 +152,7 @@ def add_biases(b: Binding, w: ValidatedLayerWeights, a: AttentionRows) -> None:
     for name, bias in biases(w).items():
         role = name[0]
         x: GpuBuffer = getattr(a, role)
-        kernel = BatchedBiasBroadcastAdd(n=bias.shape[0], m=a.rows)
+        kernel = BiasAdd(n=bias.shape[0], m=a.rows)
         b(f"attn_{role}_bias", kernel, x=x.view(0, (a.rows, bias.shape[0])), bias=bias)
 
 
@@ -175,7 +175,7 @@ def rotate_rows(
     normalise_heads(b, s, w, a)
     for role, x in (("q", a.q), ("k", a.k)):
         heads = x.shape[-2]
-        kernel = BatchedRope(s.rope_style == "neox", True, heads, s.head_dim, table.shape[0], s.rope_dim, m=a.rows)
+        kernel = Rope(s.rope_style == "neox", True, heads, s.head_dim, table.shape[0], s.rope_dim, m=a.rows)
         b(f"rope_{role}", kernel, x=x.view(0, (a.rows, heads, s.head_dim)), table=table, positions=positions)
 
 

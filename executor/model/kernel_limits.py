@@ -15,7 +15,7 @@ from executor.model.model_file import KEYS, check_tensors, read_spec, size
 from executor.model.spec import Block, ModelSpec
 from ptxgen.errors import ShapeError
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.activation.elementwise import FusedSwiglu
+from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.norm.rmsnorm import RmsNorm

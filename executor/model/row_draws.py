@@ -12,17 +12,18 @@ from executor.launch.launch import Launcher, LayerOperation, Plan
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 from executor.model.step import Allowed, Draw
-from ptxgen.kernels.token.allowed import AllowedArgMax, AllowedSampleToken, words
-from ptxgen.kernels.token.sample_token import BatchedSampleToken
+from ptxgen.kernels.token.allowed import words
+from ptxgen.kernels.token.argmax import ArgMax
+from ptxgen.kernels.token.sample_token import SampleToken
 from ptxgen.types import U32, U64
 
 ALL = 0xFFFFFFFF
 """A word of bits of which all are allowed."""
 
 
-def drawing_kernel(vocab: int, scored: int) -> BatchedSampleToken:
+def drawing_kernel(vocab: int, scored: int) -> SampleToken:
     """What draws after so many rows."""
-    return BatchedSampleToken(n=vocab, m=scored)
+    return SampleToken(n=vocab, m=scored)
 
 
 class RowDraws:
@@ -40,7 +41,7 @@ class RowDraws:
         self._settings = workspace.buffer("settings of draws", (self._scored, 4), U32)
         self._random = workspace.buffer("random numbers of draws", (self._scored, 2), U64)
         self._allowed = workspace.buffer("allowed tokens", (self._scored, words(self._vocab)), U32)
-        self._argmax = AllowedArgMax(n=self._vocab, m=self._scored)
+        self._argmax = ArgMax(n=self._vocab, m=self._scored, allowed=True)
         self._scratch = workspace.arrays(self._argmax, "choice among allowed", self._argmax.scratch)
 
     def draw(self, draws: Mapping[int, Draw], allowed: Mapping[int, Allowed]) -> None:
@@ -80,16 +81,14 @@ class RowDraws:
 
     @cached_property
     def _drawn_of_allowed(self) -> Plan:
-        return self._drawing(AllowedSampleToken(n=self._vocab, m=self._scored), allowed=self._allowed)
+        return self._drawing(SampleToken(n=self._vocab, m=self._scored, allowed=True), allowed=self._allowed)
 
     @cached_property
     def _likeliest(self) -> Plan:
         return self._plan("argmax", self._argmax, allowed=self._allowed, **self._scratch)
 
-    def _drawing(self, kernel: BatchedSampleToken, **allowed: GpuBuffer) -> Plan:
+    def _drawing(self, kernel: SampleToken, **allowed: GpuBuffer) -> Plan:
         return self._plan("sample", kernel, settings=self._settings, random=self._random, **allowed)
 
-    def _plan(
-        self, operation: str, kernel: BatchedSampleToken | AllowedArgMax, **arguments: GpuBuffer
-    ) -> Plan:  # fmt: skip
+    def _plan(self, operation: str, kernel: SampleToken | ArgMax, **arguments: GpuBuffer) -> Plan:
         return self._prepare(kernel, LayerOperation(None, operation), out=self._chosen, x=self._logits, **arguments)

@@ -142,11 +142,19 @@ def emulate(
             copy.flags.writeable = argument.direction != "in"
             passed[rank].append(emulator.Marked(copy, argument.direction != "out", argument.constant, argument.settled))
     run = partial(
-        emulator.run_together if several else emulator.run, text.text, text.entry, launch.grid, launch.block,
-        shared=launch.dynamic_shared, sanitize=sanitize, seed=seed, early=launch.early,
-        seconds=LAUNCH_SECONDS, budget=emulator.usual_budget(sanitize=sanitize),
+        emulator.run_together if several else emulator.run,
+        text.text,
+        text.entry,
+        launch.grid,
+        launch.block,
+        shared=launch.dynamic_shared,
+        sanitize=sanitize,
+        seed=seed,
+        early=launch.early,
+        seconds=LAUNCH_SECONDS,
+        budget=emulator.usual_budget(sanitize=sanitize),
         prints=sys.stderr.write,  # stdout has the report
-    )  # fmt: skip
+    )
     findings = run(passed) if several else run(passed[0], cooperative=launch.cooperative)
     for one, held in zip(given, whole, strict=True):
         for name, memory in held.items():

@@ -11,7 +11,7 @@ from ptxgen.errors import Location
 from ptxgen.isa import special
 from ptxgen.isa.operands import AnyOperand, Register, Special, registers
 from ptxgen.isa.printf import VPRINTF
-from ptxgen.isa.table import Instruction, Operand
+from ptxgen.isa.table import Instruction, OperandPlace
 from ptxgen.types import DType
 
 
@@ -85,7 +85,7 @@ class Op:
         return self.text
 
 
-def _registers(operands: Mapping[str, AnyOperand], places: Sequence[Operand]) -> tuple[Register, ...]:
+def _registers(operands: Mapping[str, AnyOperand], places: Sequence[OperandPlace]) -> tuple[Register, ...]:
     return tuple(register for place in places for register in registers(operands.get(place.name)))
 
 

@@ -4,7 +4,7 @@ golden files, the docs and the profiler need nothing else."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -195,20 +195,6 @@ class KernelType(ABC):
     @property
     def activation_halves(self) -> HalfForm | None:
         """The form of the activation halves (ptxgen/kernels/quantize) that it multiplies a matrix by; None if it reads none."""
-        return None
-
-    def batched(self, m: int) -> tuple[KernelType, ...]:
-        """The kernels that do for m rows what this one does for one, the likeliest first: which one it is may depend
-        on what the rows share. Raises ArgumentError for an m that is too large."""
-        return ()
-
-    def with_residual(self) -> KernelType | None:
-        """The kernel that adds its result to `y` in place, with the bits of this one and residual_add, if there is one."""
-        return None
-
-    def joined(self, others: Sequence[KernelType]) -> KernelType | None:
-        """The kernel that multiplies the same activations by the matrices of these kernels, too, in one launch, if there is
-        one that takes no longer: their `w` and `y` are its w2 and y2, w3 and y3. It may add in another order than they do."""
         return None
 
     def accuracy(self, rng: np.random.Generator) -> Mapping[str, float]:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from ptxgen.errors import Location, TypeMismatch
 from ptxgen.isa.operand_spec import OperandKind, OperandSpec, element_of
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, Register, Special, Vector, kind
-from ptxgen.isa.table import Instruction, Operand
+from ptxgen.isa.table import Instruction, OperandPlace
 from ptxgen.types import BY_NAME, PRED, S32, DType, Kind
 
 Source = AnyOperand | int | float
@@ -174,7 +174,7 @@ def _fit(
     return Miss(6 if all(_has_length(place, typed.get(place.name), modifiers) for place in row.sources) else 5, problems)
 
 
-def _has_length(place: Operand, source: AnyOperand | None, modifiers: Mapping[str, str]) -> bool:
+def _has_length(place: OperandPlace, source: AnyOperand | None, modifiers: Mapping[str, str]) -> bool:
     if place.spec.kind is not OperandKind.VALUE or source is None:
         return True
     length = len(source.elements) if isinstance(source, Vector) else 1
@@ -207,7 +207,7 @@ def _mixed(row: Instruction, typed: Mapping[str, AnyOperand]) -> list[str]:
     return []
 
 
-def _infer(row: Instruction, place: Operand, type: DType | None, modifiers: dict[str, str], as_bits: bool) -> None:
+def _infer(row: Instruction, place: OperandPlace, type: DType | None, modifiers: dict[str, str], as_bits: bool) -> None:
     """Settle the modifier that names this operand's type, or that of its elements, if there is one and it is not given."""
     elements = place.spec.holds_modifier
     if elements and type is not None and elements not in modifiers:
@@ -230,7 +230,7 @@ def _constant(value: float, type: DType) -> Immediate:
 
 
 def _constant_type(
-    row: Instruction, place: Operand, modifiers: Mapping[str, str], bound: Mapping[str, Source], result: DType | None
+    row: Instruction, place: OperandPlace, modifiers: Mapping[str, str], bound: Mapping[str, Source], result: DType | None
 ) -> DType | None:
     if place.spec.kind is OperandKind.CONSTANT:
         return S32
@@ -245,7 +245,7 @@ def _constant_type(
     return allowed[0] if allowed else None
 
 
-def _constant_problem(place: Operand, value: float, type: DType | None) -> str:
+def _constant_problem(place: OperandPlace, value: float, type: DType | None) -> str:
     if type is None:
         return ""
     if type == PRED:
@@ -263,7 +263,7 @@ def _constant_problem(place: Operand, value: float, type: DType | None) -> str:
 
 
 def _destination_type(
-    row: Instruction, place: Operand, modifiers: Mapping[str, str], typed: Mapping[str, AnyOperand], result: DType | None
+    row: Instruction, place: OperandPlace, modifiers: Mapping[str, str], typed: Mapping[str, AnyOperand], result: DType | None
 ) -> DType:
     if result is not None and place is row.destinations[0]:
         return result

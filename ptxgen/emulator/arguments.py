@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.emulator.memory_map import MemoryMap
-from ptxgen.emulator.program import Parameter
+from ptxgen.emulator.program import ParsedParameter
 from ptxgen.errors import ArgumentError
 from ptxgen.types import DType, Kind
 
@@ -72,18 +72,24 @@ def pack(kernel: Kernel, args: Sequence[Any], memory: MemoryMap, addresses: Iter
     return bytes(packed)
 
 
-def _address(parameter: Parameter, marked: Marked, memory: MemoryMap, addresses: Iterator[int]) -> bytes:
+def _address(parameter: ParsedParameter, marked: Marked, memory: MemoryMap, addresses: Iterator[int]) -> bytes:
     value = marked.array
     _check_array(value)
     base = next(addresses)
     memory.add(
-        base, value.nbytes, f"the array of {parameter.name}", initialised=marked.initialised,
-        read_only=not value.flags.writeable, stands_for=value.ctypes.data, constant=marked.constant, settled=marked.settled,
-    )  # fmt: skip
+        base,
+        value.nbytes,
+        f"the array of {parameter.name}",
+        initialised=marked.initialised,
+        read_only=not value.flags.writeable,
+        stands_for=value.ctypes.data,
+        constant=marked.constant,
+        settled=marked.settled,
+    )
     return base.to_bytes(8, "little")
 
 
-def _struct(parameter: Parameter, marked: Marked) -> bytes:
+def _struct(parameter: ParsedParameter, marked: Marked) -> bytes:
     """The bytes of a parameter that is an array: of bytes, of a NumPy scalar (a structured one, mostly) or of an array."""
     import numpy as np
 
@@ -105,7 +111,7 @@ def _struct(parameter: Parameter, marked: Marked) -> bytes:
     return data
 
 
-def _scalar(parameter: Parameter, marked: Marked) -> bytes:
+def _scalar(parameter: ParsedParameter, marked: Marked) -> bytes:
     import numpy as np
 
     value: Any = marked.array

@@ -8,21 +8,32 @@ from ptxgen.emulator.bits import SIGN
 from ptxgen.emulator.emitter import vector
 from ptxgen.emulator.rounding import Rounding
 from ptxgen.emulator.values import Lanes, constant_value, fold
-from ptxgen.isa.algebra import Value
+from ptxgen.isa.algebra import Number
 from ptxgen.types import B32, B64, BF16, BF16X2, BY_NAME, F16, F16X2, F32, F64, PRED, S32, U16, U32, U64, DType
 
 _APPROX = {"ex2": "exp2", "lg2": "log2", "sin": "sin", "cos": "cos", "tanh": "tanh", "sqrt": "sqrt"}
 _HALVES = {
-    F16X2: F16, BF16X2: BF16, B32: BY_NAME["b16"], U32: U16, S32: BY_NAME["s16"], B64: B32, U64: U32, BY_NAME["s64"]: S32,
-    BY_NAME["b128"]: B64, BY_NAME["b16"]: BY_NAME["b8"], U16: BY_NAME["u8"], BY_NAME["s16"]: BY_NAME["s8"],
-    F64: F32, F32: BY_NAME["b16"],
-}  # fmt: skip
+    F16X2: F16,
+    BF16X2: BF16,
+    B32: BY_NAME["b16"],
+    U32: U16,
+    S32: BY_NAME["s16"],
+    B64: B32,
+    U64: U32,
+    BY_NAME["s64"]: S32,
+    BY_NAME["b128"]: B64,
+    BY_NAME["b16"]: BY_NAME["b8"],
+    U16: BY_NAME["u8"],
+    BY_NAME["s16"]: BY_NAME["s8"],
+    F64: F32,
+    F32: BY_NAME["b16"],
+}
 
 
 class Arithmetic(Rounding):
     """What instructions compute."""
 
-    def lanes_of(self, a: Value) -> tuple[Lanes, Lanes]:
+    def lanes_of(self, a: Number) -> tuple[Lanes, Lanes]:
         value = self.tight(self.like(a, U32))
         half = _HALVES[value.type]
         whole, part = BY_NAME[f"u{value.type.bits}"] if value.type.bits < 128 else value.type, half
@@ -34,7 +45,7 @@ class Arithmetic(Rounding):
             pieces.append(self.bits(integer, part))
         return pieces[0], pieces[1]
 
-    def join(self, low: Value, high: Value, type: DType) -> Lanes:
+    def join(self, low: Number, high: Number, type: DType) -> Lanes:
         a, b = self.tight(self.like(low, U32)), self.tight(self.like(high, U32))
         width = a.type.bits
         whole = BY_NAME[f"u{type.bits}"] if type.bits < 128 else type
@@ -43,14 +54,14 @@ class Arithmetic(Rounding):
         top = self.shift("shl", self.resize(self.bits(b, piece), whole, False), width)
         return self.bits(self.binary("or", bottom, top), type)
 
-    def byte(self, a: Value, index: int, type: DType) -> Lanes:
+    def byte(self, a: Number, index: int, type: DType) -> Lanes:
         number = self.bits(a, type if type.bits == 32 else U32)
         number = Lanes(self, type, number.name, number.uniform, number.constant)
         if type.is_signed:
             return self.shift("ashr", self.shift("shl", number, 24 - 8 * index), 24)
         return self.binary("and", self.shift("lshr", number, 8 * index), 255)
 
-    def div(self, a: Value, b: Value) -> Lanes:
+    def div(self, a: Number, b: Number) -> Lanes:
         left = self.like(a, U32)
         right = self.like(b, left.type)
         type = left.type
@@ -80,7 +91,7 @@ class Arithmetic(Rounding):
             return self.select(overflow, self.negate(a), self.out_of_line(code, a, safe))
         return self.out_of_line(code, a, safe)
 
-    def rem(self, a: Value, b: Value) -> Lanes:
+    def rem(self, a: Number, b: Number) -> Lanes:
         left = self.like(a, U32)
         right = self.like(b, left.type)
         if isinstance(right.constant, int) and right.constant and right.constant != (1 << right.type.bits) - 1:
@@ -88,7 +99,7 @@ class Arithmetic(Rounding):
         rest = self.binary("sub", left, self.binary("mul", self.div(left, right), right))
         return self.select(self.compare("eq", right, 0), self.const(-1, left.type), rest)
 
-    def mul_hi(self, a: Value, b: Value) -> Lanes:
+    def mul_hi(self, a: Number, b: Number) -> Lanes:
         left = self.like(a, U32)
         right = self.like(b, left.type)
         width = left.type.bits
@@ -97,13 +108,13 @@ class Arithmetic(Rounding):
         product = self.binary("mul", self.resize(left, wide, sign), self.resize(right, wide, sign))
         return self.resize(self.shift("lshr", product, width), left.type, False)
 
-    def min(self, a: Value, b: Value) -> Lanes:
+    def min(self, a: Number, b: Number) -> Lanes:
         return self._extreme("min", a, b)
 
-    def max(self, a: Value, b: Value) -> Lanes:
+    def max(self, a: Number, b: Number) -> Lanes:
         return self._extreme("max", a, b)
 
-    def _extreme(self, which: str, a: Value, b: Value) -> Lanes:
+    def _extreme(self, which: str, a: Number, b: Number) -> Lanes:
         left = self.like(a, b.type if isinstance(b, Lanes) else U32)
         right = self.like(b, left.type)
         if left.type.is_float:
@@ -114,11 +125,11 @@ class Arithmetic(Rounding):
             return constant_value(self, left.type, constant)
         return self.intrinsic(f"llvm.{'s' if left.type.is_signed else 'u'}{which}", left, right)
 
-    def isnan(self, a: Value) -> Lanes:
+    def isnan(self, a: Number) -> Lanes:
         value = self.as_arithmetic(self.like(a, F32))
         return self.apply("fcmp uno", value, value, type=PRED)
 
-    def canonical(self, a: Value) -> Lanes:
+    def canonical(self, a: Number) -> Lanes:
         value = self.like(a, F32)
         if value.type == F32:
             return value if self.is_number(value) else Lanes(self, F32, value.name, value.uniform, loose=True)
@@ -129,7 +140,7 @@ class Arithmetic(Rounding):
             return self.bits(self.select(nan, self.const(0x7FFF, U16), integer), value.type)
         return value
 
-    def flush(self, a: Value) -> Lanes:
+    def flush(self, a: Number) -> Lanes:
         value = self.like(a, F32)
         exponent = {F32: 0x7F800000, F16: 0x7C00, BF16: 0x7F80}[value.type]
         integer = BY_NAME[f"u{value.type.bits}"]
@@ -140,13 +151,13 @@ class Arithmetic(Rounding):
         result = self.bits(flushed, value.type)
         return Lanes(self, value.type, result.name, result.uniform, loose=value.loose)
 
-    def to_integral(self, a: Value, mode: str) -> Lanes:
+    def to_integral(self, a: Number, mode: str) -> Lanes:
         value = self.like(a, F32)
         number = self.as_arithmetic(value)
         function = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}[mode]
         return self.from_arithmetic(self.intrinsic(f"llvm.{function}", number), value.type)
 
-    def approx(self, function: str, a: Value) -> Lanes:
+    def approx(self, function: str, a: Number) -> Lanes:
         value = self.like(a, F32)
         number = self.as_arithmetic(value)
         if function in _APPROX:
@@ -158,18 +169,18 @@ class Arithmetic(Rounding):
             raise ValueError(f"no approximation of {function}; there are {', '.join([*_APPROX, 'rcp', 'rsqrt'])}")
         return self.convert(self.float_operation("fdiv", self.const(1.0, F64), wide), value.type)
 
-    def popc(self, a: Value) -> Lanes:
+    def popc(self, a: Number) -> Lanes:
         return self._count("llvm.ctpop", a)
 
-    def clz(self, a: Value) -> Lanes:
+    def clz(self, a: Number) -> Lanes:
         return self._count("llvm.ctlz", a, "i1 false")
 
-    def _count(self, function: str, a: Value, *extra: Any) -> Lanes:
+    def _count(self, function: str, a: Number, *extra: Any) -> Lanes:
         value = self.like(a, U32)
         integer = self.bits(value, BY_NAME[f"u{value.type.bits}"])
         return self.resize(self.intrinsic(function, integer, extra=extra), U32, False)
 
-    def brev(self, a: Value) -> Lanes:
+    def brev(self, a: Number) -> Lanes:
         value = self.like(a, U32)
         integer = self.bits(value, BY_NAME[f"u{value.type.bits}"])
         return self.bits(self.intrinsic("llvm.bitreverse", integer), value.type)

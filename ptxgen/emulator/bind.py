@@ -13,7 +13,7 @@ from ptxgen.errors import ParseError
 from ptxgen.isa.operand_spec import OperandKind, state_space
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, LabelRef, Register, Special, Symbol, Vector
 from ptxgen.isa.special import BY_NAME as SPECIALS
-from ptxgen.isa.table import Instruction, Operand
+from ptxgen.isa.table import Instruction, OperandPlace
 from ptxgen.types import B32, B64, PRED, DType, Kind
 
 CODE = "code"
@@ -121,7 +121,7 @@ def bind(
 
 
 def place_type(
-    row: Instruction, modifiers: Mapping[str, str], place: Operand, operands: Mapping[str, ParsedOperand]
+    row: Instruction, modifiers: Mapping[str, str], place: OperandPlace, operands: Mapping[str, ParsedOperand]
 ) -> DType | None:
     """The type that the instruction gives this operand; None for addresses, labels and the like."""
     if place.spec.like:
@@ -180,7 +180,7 @@ def _place(
     return fitted
 
 
-def _check_bounds(row: Instruction, place: Operand, raw: Raw) -> None:
+def _check_bounds(row: Instruction, place: OperandPlace, raw: Raw) -> None:
     bounds = row.bounds.get(place.name)
     if bounds is not None and isinstance(raw, Constant) and raw.value not in bounds:
         if not bounds:
@@ -190,7 +190,7 @@ def _check_bounds(row: Instruction, place: Operand, raw: Raw) -> None:
         raise _Unfit(f"cannot be {raw}; allowed: {allowed}{step}")
 
 
-def _fit(place: Operand, raw: Raw, type: DType | None, modifiers: Mapping[str, str]) -> ParsedOperand:
+def _fit(place: OperandPlace, raw: Raw, type: DType | None, modifiers: Mapping[str, str]) -> ParsedOperand:
     """The operand that this text is in this place; _Unfit where it can be none."""
     if isinstance(raw, Constant):
         return _fit_constant(place, raw, type or B32, modifiers)
@@ -219,14 +219,14 @@ def _is_sink(raw: Raw) -> bool:
     return isinstance(raw, RawName) and raw.name == SINK
 
 
-def _fit_element(place: Operand, raw: Raw, type: DType | None, modifiers: Mapping[str, str]) -> Register | Immediate:
+def _fit_element(place: OperandPlace, raw: Raw, type: DType | None, modifiers: Mapping[str, str]) -> Register | Immediate:
     element = None if _is_sink(raw) else _fit(place, raw, type, modifiers)
     if not isinstance(element, Register | Immediate):
         raise _Unfit(f"has an element that cannot be {raw}")
     return element
 
 
-def _fit_constant(place: Operand, constant: Constant, type: DType, modifiers: Mapping[str, str]) -> Immediate:
+def _fit_constant(place: OperandPlace, constant: Constant, type: DType, modifiers: Mapping[str, str]) -> Immediate:
     if place.spec.kind is not OperandKind.VALUE and place.spec.kind is not OperandKind.CONSTANT:
         raise _Unfit(f"must be {place.spec.kind.value}, got {constant}")
     if not constant.fits(type):
@@ -239,7 +239,7 @@ def _fit_constant(place: Operand, constant: Constant, type: DType, modifiers: Ma
     return constant.operand(type)
 
 
-def _fit_name(place: Operand, raw: RawName, type: DType | None, modifiers: Mapping[str, str]) -> ParsedOperand:
+def _fit_name(place: OperandPlace, raw: RawName, type: DType | None, modifiers: Mapping[str, str]) -> ParsedOperand:
     if raw.negated and place.is_destination:
         raise _Unfit(f"cannot be {raw}: it is written")
     if raw.register is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ptxgen.emulator.emitter import Emitter, literal, scalar, vector
 from ptxgen.emulator.values import Lanes, Operators, constant_value, fold
-from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.types import BF16, BY_NAME, F16, F32, F64, PRED, U32, DType, Kind
 
 _INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
@@ -102,7 +102,7 @@ class Bits(Algebra, Operators):
             return self.const(value, type)
         raise TypeError(f"a lane value or a number was expected, got {value!r}")
 
-    def bits(self, a: Value, type: DType) -> Lanes:
+    def bits(self, a: Number, type: DType) -> Lanes:
         value = self.tight(self.like(a, type))
         if value.type.bits != type.bits:
             raise TypeError(f"{value.type} and {type} differ in size")
@@ -113,7 +113,7 @@ class Bits(Algebra, Operators):
         source, target = value.llvm_type, scalar(type) if value.uniform else vector(scalar(type))
         return Lanes(self, type, self.e.emit(f"bitcast {source} {value.name} to {target}"), value.uniform)
 
-    def select(self, p: Value, a: Value, b: Value) -> Lanes:
+    def select(self, p: Number, a: Number, b: Number) -> Lanes:
         chosen = self.like(p, PRED)
         first = self.like(a, b.type if isinstance(b, Lanes) else U32)
         second = self.like(b, first.type)
@@ -168,7 +168,7 @@ class Bits(Algebra, Operators):
         return Lanes(self, type, self.e.emit(f"{code} {a.llvm_type} {a.name} to {target}"), a.uniform)
 
     # Operators
-    def binary(self, operation: str, a: Value, b: object) -> Lanes:
+    def binary(self, operation: str, a: Number, b: object) -> Lanes:
         left = self.like(a, U32)
         right = self.like(b, left.type)
         type = left.type
@@ -233,7 +233,7 @@ class Bits(Algebra, Operators):
             return self.bits(self.binary("xor", self.bits(a, integer), sign), a.type)
         return Lanes(self, a.type, self.e.emit(f"fneg {a.llvm_type} {a.name}"), a.uniform)
 
-    def abs(self, a: Value) -> Lanes:
+    def abs(self, a: Number) -> Lanes:
         value = self.like(a, U32)
         if not value.type.is_float:
             if not value.type.is_signed:

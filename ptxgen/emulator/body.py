@@ -10,7 +10,17 @@ from ptxgen.emulator.bind import CODE, Raw, RawAddress, RawName, RawPair, RawVec
 from ptxgen.emulator.constants import Constant
 from ptxgen.emulator.declarations import MOST_VARIABLES, DeclarationReader
 from ptxgen.emulator.lexer import Token
-from ptxgen.emulator.program import SINK, Call, Function, Guard, Label, Parameter, ParsedOperand, SourceLine, Variable
+from ptxgen.emulator.program import (
+    SINK,
+    Call,
+    Guard,
+    ParsedFunction,
+    ParsedLabel,
+    ParsedOperand,
+    ParsedParameter,
+    SourceLine,
+    Variable,
+)
 from ptxgen.emulator.scopes import Names
 from ptxgen.isa.effects import BRANCHES, Effect
 from ptxgen.isa.instructions import decode
@@ -38,7 +48,7 @@ class BodyReader(DeclarationReader):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.function = Function("", False, 0)
+        self.function = ParsedFunction("", False, 0)
         self.names = Names(self.function, self.result.variables, self.fail)
         self.source: SourceLine | None = None
 
@@ -146,7 +156,7 @@ class BodyReader(DeclarationReader):
                 if functions and word.kind == "word" and word.text not in self.result.functions:
                     raise self.fail(f"{word.text} is not a function", word.line)
         else:
-            self.function.items.append(Label(self.names.declare_label(name.text, name.line), name.line))
+            self.function.items.append(ParsedLabel(self.names.declare_label(name.text, name.line), name.line))
 
     def target_names(self) -> list[str]:
         """Read a label of a list, or `L<3>` for L0, L1 and L2."""
@@ -320,7 +330,7 @@ class BodyReader(DeclarationReader):
             group.append(self.simple_operand())
         return group
 
-    def argument(self, raw: Raw, parameter: Parameter | None, line: int) -> ParsedOperand:
+    def argument(self, raw: Raw, parameter: ParsedParameter | None, line: int) -> ParsedOperand:
         """What is passed for a parameter; None for one that is not declared."""
         if isinstance(raw, Constant):
             kind = B32 if parameter is None else parameter.type

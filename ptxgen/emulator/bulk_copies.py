@@ -6,31 +6,31 @@ from ptxgen.emulator.layout import SLEPT
 from ptxgen.emulator.memory import MemoryOperations
 from ptxgen.emulator.runtime import bulk_copies, handovers, mbarriers
 from ptxgen.emulator.runtime.check import access_word, check
-from ptxgen.emulator.runtime.shadow import Access
+from ptxgen.emulator.runtime.shadow import AccessKind
 from ptxgen.emulator.sanitizer import SPACE_CODES
 from ptxgen.emulator.values import Lanes
-from ptxgen.isa.algebra import Value
+from ptxgen.isa.algebra import Number
 from ptxgen.isa.effects import MemoryScope
 from ptxgen.isa.operands import Address
 from ptxgen.types import B64, PRED, U32
 
-_MADE = access_word(Access.STORE, 0, 0)  # not to be used before a barrier
-_ARRIVED = access_word(Access.ATOMIC, MemoryScope.BLOCK, MemoryScope.BLOCK)
+_MADE = access_word(AccessKind.STORE, 0, 0)  # not to be used before a barrier
+_ARRIVED = access_word(AccessKind.ATOMIC, MemoryScope.BLOCK, MemoryScope.BLOCK)
 
 
 class BulkCopyOperations(MemoryOperations):
     """Bulk copies, and the mbarriers that they tell."""
 
-    def make_mbarrier(self, address: Address, count: Value) -> None:
+    def make_mbarrier(self, address: Address, count: Number) -> None:
         addresses, mask = self._mbarriers(address, _MADE)
         self.e.call_runtime(mbarriers.make_mbarriers, addresses, mask, self._numbers(count))
 
-    def arrive_expecting(self, address: Address, bytes: Value) -> Lanes:
+    def arrive_expecting(self, address: Address, bytes: Number) -> Lanes:
         addresses, mask = self._mbarriers(address, _ARRIVED)
         told = addresses, mask, self._numbers(bytes)
         return Lanes(self, B64, self.e.call_runtime(mbarriers.arrive_expecting, "%c", "%s", *told, self.line), False)
 
-    def try_wait(self, address: Address, parity: Value) -> Lanes:
+    def try_wait(self, address: Address, parity: Number) -> Lanes:
         """A warp with lanes for which it is false ends its turn at the next jump backwards, as one that sleeps: whom it waits
         for may be another."""
         e = self.e
@@ -44,7 +44,7 @@ class BulkCopyOperations(MemoryOperations):
         refused = e.emit(f"xor i32 {mask}, {self.mask}")  # they go on
         return Lanes(self, PRED, e.emit(f"bitcast i32 {e.emit(f'or i32 {complete}, {refused}')} to <32 x i1>"), False)
 
-    def copy_bulk(self, destination: Address, source: Address, size: Value, barrier: Address) -> None:
+    def copy_bulk(self, destination: Address, source: Address, size: Number, barrier: Address) -> None:
         to, start, told = (
             self.host(space, a)[0] for space, a in (("shared", destination), ("global", source), ("shared", barrier))
         )
@@ -64,5 +64,5 @@ class BulkCopyOperations(MemoryOperations):
             mask = self.e.call_runtime(check, "%c", "%s", addresses, mask, handovers.BYTES, space, word, self.line)
         return addresses, mask
 
-    def _numbers(self, value: Value) -> str:
+    def _numbers(self, value: Number) -> str:
         return self.spread(self.like(value, U32))

@@ -10,12 +10,12 @@ from typing import Any
 from ptxgen.emulator.program import (
     SINK,
     Call,
-    Function,
     Guard,
-    Label,
     Negated,
-    Parameter,
+    ParsedFunction,
+    ParsedLabel,
     ParsedOperand,
+    ParsedParameter,
     Program,
     Step,
     SymbolAddress,
@@ -47,7 +47,7 @@ class Inlined:
         self._program, self._numbers = program, count(1)
         self.items = list(self._inlined(function))
 
-    def _inlined(self, function: Function) -> Iterator[Step | Label]:
+    def _inlined(self, function: ParsedFunction) -> Iterator[Step | ParsedLabel]:
         for item in function.items:
             if isinstance(item, Call) and is_print(self._program, item):
                 yield _print(item)
@@ -56,7 +56,7 @@ class Inlined:
             else:
                 yield item
 
-    def _body(self, caller: Function, call: Call) -> Iterator[Step | Label]:
+    def _body(self, caller: ParsedFunction, call: Call) -> Iterator[Step | ParsedLabel]:
         callee = self._program.functions[call.callee]
         suffix = f"@{next(self._numbers)}"
         after = f"return{suffix}"
@@ -99,16 +99,16 @@ class Inlined:
                 _check_memory(parameter, caller, name, call)
                 renaming.symbols[parameter.name] = name
         for item in self._inlined(callee):
-            if isinstance(item, Label):
-                yield Label(item.name + suffix, item.line)
+            if isinstance(item, ParsedLabel):
+                yield ParsedLabel(item.name + suffix, item.line)
             elif item.row.effect is Effect.RETURN:
                 yield _jump(after, renaming.guard(item.guard), item)
             else:
                 yield renaming.step(item)
-        yield Label(after, call.line)
+        yield ParsedLabel(after, call.line)
         yield from copies_out
 
-    def _memory_of(self, parameter: Parameter, renaming: _Renaming) -> Address:
+    def _memory_of(self, parameter: ParsedParameter, renaming: _Renaming) -> Address:
         """Memory for a parameter whose value the caller has, or wants, in a register."""
         name = renaming.symbols[parameter.name] = parameter.name + renaming.suffix
         self.variables[name] = Variable(name, "param", parameter.type, parameter.size, parameter.alignment)
@@ -119,7 +119,7 @@ def _check_calls(program: Program, entry: str) -> None:
     """ParseError where `entry` cannot have its calls inlined, before any is."""
     measured: dict[str, tuple[int, int]] = {}
 
-    def measure(function: Function, stack: tuple[str, ...]) -> tuple[int, int]:
+    def measure(function: ParsedFunction, stack: tuple[str, ...]) -> tuple[int, int]:
         """Instructions with all calls inlined, and how deep those are within each other."""
         size = depth = 0
         for item in function.items:
@@ -165,7 +165,7 @@ def _check_width(register: Register, argument: ParsedOperand | None, call: Call)
     raise ParseError(f"call of {call.callee}: {register} is {register.type}, got {got}", call.line)
 
 
-def _check_memory(parameter: Parameter, caller: Function, name: str, call: Call) -> None:
+def _check_memory(parameter: ParsedParameter, caller: ParsedFunction, name: str, call: Call) -> None:
     """ParseError where a variable in parameter space is not what a parameter of the callee is declared as."""
     own = (caller.variables.get(name), *(p for p in (*caller.parameters, *caller.results) if p.name == name))
     given = next((one for one in own if one is not None), None)
@@ -177,7 +177,7 @@ def _check_memory(parameter: Parameter, caller: Function, name: str, call: Call)
         )
 
 
-def _step(meaning: Callable[..., Any], parameter: Parameter, call: Call, **operands: ParsedOperand) -> Step:
+def _step(meaning: Callable[..., Any], parameter: ParsedParameter, call: Call, **operands: ParsedOperand) -> Step:
     """A load or store of a parameter's memory, as the call is guarded. ParseError for a register that it does not fit."""
     row, modifiers = row_of(meaning), {"space": "param", "type": parameter.type.name}
     value = operands.get("b", operands.get("d"))
@@ -189,7 +189,7 @@ def _step(meaning: Callable[..., Any], parameter: Parameter, call: Call, **opera
 
 
 class _Renaming:
-    def __init__(self, suffix: str, callee: Function) -> None:
+    def __init__(self, suffix: str, callee: ParsedFunction) -> None:
         self.suffix = suffix
         self.own = callee.registers  # those of what it calls are renamed already
         self.symbols = {

@@ -27,9 +27,10 @@ class ConstantKind(Enum):
 
 
 _TAKEN = {
-    ConstantKind.INTEGER: "an integer or .b type or pred", ConstantKind.DOUBLE: "f32, f64 or b64",
+    ConstantKind.INTEGER: "an integer or .b type or pred",
+    ConstantKind.DOUBLE: "f32, f64 or b64",
     ConstantKind.SINGLE: "f32, f64 or b32",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -217,18 +218,47 @@ def _quotient(a: int, b: int) -> int:
 
 
 _COMPARISONS: dict[str, Callable[..., bool]] = {
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _OF_DOUBLES: dict[str, Callable[..., float]] = {
-    **_COMPARISONS, "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
-}  # fmt: skip
+    **_COMPARISONS,
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
 _OF_INTEGERS: dict[str, Callable[[int, int], int]] = {
-    **_COMPARISONS, "+": operator.add, "-": operator.sub, "*": operator.mul, "/": _quotient, "%": operator.mod,
-    "&": operator.and_, "|": operator.or_, "^": operator.xor, "<<": operator.lshift, ">>": operator.rshift,
-    "&&": lambda a, b: bool(a and b), "||": lambda a, b: bool(a or b),
-}  # fmt: skip
+    **_COMPARISONS,
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _quotient,
+    "%": operator.mod,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+    "&&": lambda a, b: bool(a and b),
+    "||": lambda a, b: bool(a or b),
+}
 _BOTH = ", or two doubles"
 _SIGNED_RESULT = {*_COMPARISONS, "&&", "||"}
-_LEVELS = (("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", "<=", ">", ">="), ("<<", ">>"), ("+", "-"),
-           ("*", "/", "%"))  # fmt: skip
+_LEVELS = (
+    ("||",),
+    ("&&",),
+    ("|",),
+    ("^",),
+    ("&",),
+    ("==", "!="),
+    ("<", "<=", ">", ">="),
+    ("<<", ">>"),
+    ("+", "-"),
+    ("*", "/", "%"),
+)
 _PRECEDENCE = {sign: level for level, signs in enumerate(_LEVELS) for sign in signs}

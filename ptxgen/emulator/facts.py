@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ptxgen.emulator.program import Parameter
+from ptxgen.emulator.program import ParsedParameter
 from ptxgen.types import BY_NAME
 
 
@@ -22,7 +22,7 @@ class Facts:
     shared_bytes: int
     local_bytes: int
     serial: bool
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[ParsedParameter, ...]
     most_threads: int | None
     block: tuple[int, int, int] | None
     has_data: bool
@@ -42,6 +42,6 @@ class Facts:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Facts:
         """The inverse of `to_json`."""
-        parameters = tuple(Parameter(**{**p, "type": BY_NAME[p["type"]]}) for p in data["parameters"])
+        parameters = tuple(ParsedParameter(**{**p, "type": BY_NAME[p["type"]]}) for p in data["parameters"])
         lists = {name: None if data[name] is None else tuple(data[name]) for name in ("block", "targets")}
         return cls(**{**data, **lists, "parameters": parameters})

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ptxgen.emulator.calls import Inlined
-from ptxgen.emulator.program import SINK, Label, Negated, Program, Step, Variable
+from ptxgen.emulator.program import SINK, Negated, ParsedLabel, Program, Step, Variable
 from ptxgen.isa.effects import BRANCHES, ENDS, Effect
 from ptxgen.isa.instructions import row_of
 from ptxgen.isa.operands import Address, Immediate, Register, Vector
@@ -83,12 +83,10 @@ def flow(program: Program, entry: str) -> Flow:
     everyone = {**code.registers, CARRY.name: CARRY}
     crossing_registers = [everyone[name] for name in sorted(crossing) if name in everyone]
     parameters = {parameter.name: parameter.size for parameter in program.functions[entry].parameters}
-    return Flow(
-        blocks, parameters, code.registers, code.variables, constants, _loose(blocks, everyone), crossing_registers
-    )  # fmt: skip
+    return Flow(blocks, parameters, code.registers, code.variables, constants, _loose(blocks, everyone), crossing_registers)
 
 
-def _blocks(items: list[Step | Label]) -> list[Block]:
+def _blocks(items: list[Step | ParsedLabel]) -> list[Block]:
     blocks = [Block(0)]
     labels: dict[str, int] = {}
     diverges = any(isinstance(i, Step) and i.guard is not None and i.row.effect in _CLOSING for i in items)
@@ -101,7 +99,7 @@ def _blocks(items: list[Step | Label]) -> list[Block]:
     met = False
     for item in items:
         current = blocks[-1]
-        if isinstance(item, Label):
+        if isinstance(item, ParsedLabel):
             if not current.is_empty:
                 current = start()
             labels[item.name] = current.index

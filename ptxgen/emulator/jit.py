@@ -12,7 +12,19 @@ from ptxgen.emulator.facts import Facts
 from ptxgen.emulator.flow import Block, Flow, flow
 from ptxgen.emulator.lanes import LaneAlgebra
 from ptxgen.emulator.late_loads import late_loads
-from ptxgen.emulator.layout import ASKED, BARRIERS, BLOCKED, EXITED, FINISHED, PAUSED, SLEPT, TRAPPED, YIELDED, Slot, State
+from ptxgen.emulator.layout import (
+    ASKED,
+    BARRIERS,
+    BLOCKED,
+    EXITED,
+    FINISHED,
+    PAUSED,
+    SLEPT,
+    TRAPPED,
+    YIELDED,
+    ContextWord,
+    State,
+)
 from ptxgen.emulator.placement import kernel_layout
 from ptxgen.emulator.program import Program, Step
 from ptxgen.emulator.registers import Frame
@@ -74,9 +86,16 @@ class _Kernel:
         checks_waits = sanitize and self.has_bulk
         late: frozenset[int] = late_loads(self.flow.blocks) if checks_waits else frozenset()
         frame = Frame(
-            self.placement.places, self.slots, self.flow.constants, self.flow.loose, sanitize, self.synchronises, has_products,
-            checks_waits, late,
-        )  # fmt: skip
+            self.placement.places,
+            self.slots,
+            self.flow.constants,
+            self.flow.loose,
+            sanitize,
+            self.synchronises,
+            has_products,
+            checks_waits,
+            late,
+        )
         self.v = LaneAlgebra(self.e, frame)
 
     def compile(self) -> Compiled:
@@ -86,7 +105,7 @@ class _Kernel:
         prologue = self._prologue()
         self.e.functions[warp.name] = "\n".join(
             [f"define i32 @{warp.name}(ptr noalias %s, ptr noalias %c) {{", "entry:", *self.e.allocas, *prologue, *body, "}"]
-        )  # fmt: skip
+        )
         runtime = (run, *self.e.runtime.values())
         text = self.e.module_text() + "\n!0 = !{}\n"  # !invariant.load needs it
         return Compiled(text, runtime, self.facts())
@@ -95,10 +114,18 @@ class _Kernel:
         """What a launch must know, once all is compiled."""
         function = self.function
         facts = Facts(
-            self.state_bytes, self.placement.shared_bytes, self.placement.local_bytes, self.global_atomics or self.prints,
-            tuple(function.parameters), function.most_threads, function.block, self.placement.data_bytes > 0, self.sanitize,
-            prints=self.prints, bulk_offset=self.bulk_offset if self.has_bulk else 0,
-        )  # fmt: skip
+            self.state_bytes,
+            self.placement.shared_bytes,
+            self.placement.local_bytes,
+            self.global_atomics or self.prints,
+            tuple(function.parameters),
+            function.most_threads,
+            function.block,
+            self.placement.data_bytes > 0,
+            self.sanitize,
+            prints=self.prints,
+            bulk_offset=self.bulk_offset if self.has_bulk else 0,
+        )
         if not self.sanitize:
             return facts
         shared_shift, global_shift = (smallest.bit_length() - 1 for smallest in self.v.smallest)
@@ -121,9 +148,9 @@ class _Kernel:
             "  store i32 0, ptr %kept.p",
             "  %kept.w = zext i32 %kept to i64",
             "  store i64 %kept.w, ptr %ticks.m",
-            f"  %limit.p = getelementptr i64, ptr %c, i64 {int(Slot.LIMIT)}",
+            f"  %limit.p = getelementptr i64, ptr %c, i64 {int(ContextWord.LIMIT)}",
             *(["  %tired.m = alloca i32", f"  store i32 {YIELDED}, ptr %tired.m"] if self.has_bulk else []),
-            f"  %quantum.p = getelementptr i64, ptr %c, i64 {int(Slot.QUANTUM)}",
+            f"  %quantum.p = getelementptr i64, ptr %c, i64 {int(ContextWord.QUANTUM)}",
             "  %quantum = load i64, ptr %quantum.p",
             f"  %pcs.p = getelementptr i8, ptr %s, i64 {State.PCS}",
             f"  %q = getelementptr i8, ptr %s, i64 {self.queue_offset}",
@@ -308,7 +335,7 @@ class _Kernel:
     def trap(self, block: Block, end: Step, mask: str) -> None:
         e = self.e
         self.stopped(block, end, mask)
-        at = e.emit(f"getelementptr i64, ptr %c, i64 {int(Slot.FAULT_LINE)}")
+        at = e.emit(f"getelementptr i64, ptr %c, i64 {int(ContextWord.FAULT_LINE)}")
         e.do(f"store i64 {end.line}, ptr {at}")
         e.do(f"ret i32 {TRAPPED}")
 
@@ -322,7 +349,7 @@ class _Kernel:
         """Sleep, and come here again, while launches before this one still run (overlapping.py)."""
         e = self.e
         wait, go = e.fresh("flight"), e.fresh("landed")
-        at = e.emit(f"getelementptr i64, ptr %c, i64 {int(Slot.IN_FLIGHT)}")
+        at = e.emit(f"getelementptr i64, ptr %c, i64 {int(ContextWord.IN_FLIGHT)}")
         word = e.emit(f"load i64, ptr {at}")
         e.do(f"br i1 {e.emit(f'icmp eq i64 {word}, 0')}, label %{go}, label %{wait}")
         e.label(wait)
@@ -336,7 +363,7 @@ class _Kernel:
         self.v.line = block.steps[-1].line
         lanes = self.guarded_mask(block.steps[-1], mask)
         self.v.store_written(block.live_out, False)
-        at = e.emit(f"getelementptr i64, ptr %c, i64 {int(Slot.FREED)}")
+        at = e.emit(f"getelementptr i64, ptr %c, i64 {int(ContextWord.FREED)}")
         word = e.emit(f"load i64, ptr {at}")
         asked, does = e.emit(f"icmp eq i64 {word}, {ASKED}"), e.emit(f"icmp ne i32 {lanes}, 0")
         say, go = e.fresh("frees"), e.fresh("on")

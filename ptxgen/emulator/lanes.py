@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ptxgen.emulator.bind import place_type
 from ptxgen.emulator.emitter import Emitter, scalar, vector
-from ptxgen.emulator.layout import Slot, State
+from ptxgen.emulator.layout import ContextWord, State
 from ptxgen.emulator.products import ProductOperations
 from ptxgen.emulator.program import Step
 from ptxgen.emulator.registers import Frame
@@ -18,7 +18,7 @@ from ptxgen.emulator.runtime.handovers import share_waits
 from ptxgen.emulator.runtime.proxies import meet
 from ptxgen.emulator.values import Lanes
 from ptxgen.errors import ParseError
-from ptxgen.isa.algebra import Value
+from ptxgen.isa.algebra import Number
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.operand_spec import OperandKind
 from ptxgen.isa.operands import Address, Callee, Immediate, Register, Symbol, Vector
@@ -40,7 +40,7 @@ class LaneAlgebra(ProductOperations):
         super().__init__(e, frame)
         self._results: dict[str, list[Lanes]] = {}
 
-    def barrier(self, kind: str, *operands: Value) -> None:
+    def barrier(self, kind: str, *operands: Number) -> None:
         self.barrier_operands = tuple(self.like(o, U32) for o in operands)
         if self.sanitize and kind in ("warp", "grid"):
             word, pointer = self.warp_word(State.SYNC_EPOCH if kind == "warp" else State.WAITED)
@@ -51,7 +51,7 @@ class LaneAlgebra(ProductOperations):
         if self.frame.checks_waits and kind == "warp":
             self.e.call_runtime(share_waits, "%c", "%s", self.mask)
 
-    def barrier_count(self, p: Value, *operands: Value) -> Lanes:
+    def barrier_count(self, p: Number, *operands: Number) -> Lanes:
         if self._counted is not None:
             return self._counted
         self.barrier("block", *operands)
@@ -117,7 +117,7 @@ class LaneAlgebra(ProductOperations):
             (address,) = self.load("param", Address(Symbol(name)), U64, 1)
             e.do(f"store <32 x i64> {self.spread(address)}, ptr {slot}, align 64")
         status = e.alloca("<32 x i32>")
-        function = e.emit(f"inttoptr i64 {self.slot(Slot.PRINT).name} to ptr")
+        function = e.emit(f"inttoptr i64 {self.slot(ContextWord.PRINT).name} to ptr")
         e.do(f"call void {function}(i32 {self.mask}, ptr {slots[0]}, ptr {slots[1]}, ptr {status})")
         for name in callee.results:
             returned = Lanes(self, U32, e.emit(f"load <32 x i32>, ptr {status}, align 64"), False)

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from ptxgen.emulator.layout import Slot
+from ptxgen.emulator.layout import ContextWord
 from ptxgen.emulator.memory_map import Allocation, MemoryMap
 from ptxgen.emulator.ordering import Order, SerialOrder
 from ptxgen.emulator.ordering_together import TogetherOrder, block_of
-from ptxgen.emulator.program import Parameter
+from ptxgen.emulator.program import ParsedParameter
 from ptxgen.emulator.runtime.check import CONSTANT, READ_ONLY, SETTLED, WATCHED, MapEntry
 from ptxgen.emulator.runtime.shadow import OLDEST_EPOCH, RECORD_BYTES, SPAN, Record, Slots, shadow_bytes
 from ptxgen.isa.effects import MemoryScope
@@ -46,7 +46,7 @@ class Whose(NamedTuple):
 def target_addresses(
     context: Context,
     names: Collection[str] | None,
-    parameters: Sequence[Parameter],
+    parameters: Sequence[ParsedParameter],
     variables: Sequence[Allocation],
 ) -> list[int] | None:
     """The addresses through which a launch may write: what the parameters of these names hold, and those of the module's
@@ -57,7 +57,7 @@ def target_addresses(
     for parameter in parameters:
         if parameter.name in names:
             words = ctypes.c_uint64 * (parameter.size // 8)
-            targets += words.from_address(context[Slot.PARAMETERS] + parameter.offset)
+            targets += words.from_address(context[ContextWord.PARAMETERS] + parameter.offset)
     return targets
 
 
@@ -86,17 +86,17 @@ class LaunchMap:
         self._ends = list(accumulate(devices))
         allocations = sorted(memory.allocations.values(), key=lambda a: (a.base, a.size))
         self._shadows: list[_Shadow] = []
-        self._maps = [_listed(self._entries(allocations, targets, c[Slot.GLOBAL_SHIFT]))]
+        self._maps = [_listed(self._entries(allocations, targets, c[ContextWord.GLOBAL_SHIFT]))]
         self._maps += [_listed(self._entries_of(launch)) for launch in own]
         for number, context in enumerate(contexts):
             entries = self._maps[1 + bisect_right(self._ends, number) if own else 0]
-            context[Slot.MAP], context[Slot.MAP_COUNT] = ctypes.addressof(entries), len(entries) - 1
-            context[Slot.WIDEST] = MemoryScope.SYSTEM if len(devices) > 1 else MemoryScope.DEVICE
+            context[ContextWord.MAP], context[ContextWord.MAP_COUNT] = ctypes.addressof(entries), len(entries) - 1
+            context[ContextWord.WIDEST] = MemoryScope.SYSTEM if len(devices) > 1 else MemoryScope.DEVICE
         self._together = len(contexts) > 1
-        self._block_order = c[Slot.CTA_ORDER]
+        self._block_order = c[ContextWord.CTA_ORDER]
         self._epochs = (ctypes.c_uint32 * (0 if self._together else min(blocks, _MAX_NAMED_BLOCKS)))()
-        c[Slot.BLOCK_EPOCHS], c[Slot.BLOCK_EPOCHS_COUNT] = ctypes.addressof(self._epochs), len(self._epochs)
-        c[Slot.LAST_EVENT] = 0
+        c[ContextWord.BLOCK_EPOCHS], c[ContextWord.BLOCK_EPOCHS_COUNT] = ctypes.addressof(self._epochs), len(self._epochs)
+        c[ContextWord.LAST_EVENT] = 0
         self._order: Order | None = None
         self.together: TogetherOrder | None = None
         if self._together:
@@ -105,10 +105,10 @@ class LaunchMap:
                 for one in touched:
                     self._remember(one, OLDEST_EPOCH + (len(contexts) + device) * SPAN)
         elif synchronises:
-            self._order = SerialOrder(range(c[Slot.SHARED], c[Slot.SHARED] + c[Slot.SHARED_BYTES]))
+            self._order = SerialOrder(range(c[ContextWord.SHARED], c[ContextWord.SHARED] + c[ContextWord.SHARED_BYTES]))
         addresses = self._order.addresses() if self._order is not None and synchronises else (0, 0)
         for context in contexts:
-            context[Slot.ORDERED], context[Slot.EVENT] = addresses
+            context[ContextWord.ORDERED], context[ContextWord.EVENT] = addresses
 
     def whose(self, epoch: int) -> Whose:
         """Of whom it is, to ask while the launch's order of blocks lives; no block in a grid so large that it was not kept."""
@@ -166,12 +166,12 @@ def _take_turns(contexts: Sequence[Context], devices: Sequence[int]) -> Together
     """Give each block its epochs, and what it knows of the others; what tells it."""
     order = TogetherOrder(devices)
     for number, c in enumerate(contexts):
-        c[Slot.EPOCH], c[Slot.TOGETHER] = number * SPAN, len(order.known[number])  # a block starts at the next
-        c[Slot.KNOWN], c[Slot.TAKEN] = (ctypes.addressof(words[number]) for words in (order.known, order.taken))
+        c[ContextWord.EPOCH], c[ContextWord.TOGETHER] = number * SPAN, len(order.known[number])  # a block starts at the next
+        c[ContextWord.KNOWN], c[ContextWord.TAKEN] = (ctypes.addressof(words[number]) for words in (order.known, order.taken))
     end = 0
     for count in devices if len(devices) > 1 else ():
         for c in contexts[end : end + count]:
-            c[Slot.DEVICE], c[Slot.DEVICE_SPAN] = OLDEST_EPOCH + end * SPAN, count * SPAN
+            c[ContextWord.DEVICE], c[ContextWord.DEVICE_SPAN] = OLDEST_EPOCH + end * SPAN, count * SPAN
         end += count
     return order
 

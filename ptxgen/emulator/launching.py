@@ -22,17 +22,17 @@ from ptxgen.emulator.layout import (
     TIMED_OUT,
     TRAPPED,
     WAITING,
-    Slot,
+    ContextWord,
     State,
 )
-from ptxgen.emulator.loaded import LoadedKernel
+from ptxgen.emulator.loaded import EmulatedKernel
 from ptxgen.emulator.memory_map import Allocation, MemoryMap
 from ptxgen.emulator.printing import Printer, Sink
 from ptxgen.emulator.runtime.reports import FindingRecord
 from ptxgen.emulator.runtime.schedule import YIELD_COST
 from ptxgen.emulator.sanitizer import NAMES, PAIRS, Finding, FindingKind, Other, Site, classify, describe, unflatten
 from ptxgen.emulator.scratch import QUANTUM, SANITIZED_QUANTUM, Scratch, aligned
-from ptxgen.emulator.together import MOST_BLOCKS, Turn, run_together
+from ptxgen.emulator.together import MOST_BLOCKS, BlockTurn, run_together
 from ptxgen.emulator.watch import TimeLimit
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.printable import literal
@@ -71,7 +71,7 @@ class Launch:
     """A launch: its arguments are those of `Kernel.launch`. `earlier`: where several run together, what launches before it have
     touched on its device since the last such launch of these devices, so that the others cannot know that it is over."""
 
-    kernel: LoadedKernel
+    kernel: EmulatedKernel
     grid: int | tuple[int, ...]
     block: int | tuple[int, ...]
     params: bytes
@@ -124,7 +124,7 @@ class Launch:
             raise ArgumentError(f"{name}: a launch needs more than 0 seconds, got {seconds}")
 
 
-class Running:
+class RunningLaunch:
     """A launch whose arguments were checked, with `count` contexts that are filled: one for each worker, or for each block of
     those that take turns (`turns`). `device`: its number among several that run together. `overlaps`: it is one of several on
     one device that overlap, and may touch no memory but its own."""
@@ -150,17 +150,19 @@ class Running:
         ]
         for scratch in self.scratches:
             c = scratch.context
-            c[Slot.PARAMETERS], c[Slot.PARAMETER_BYTES] = start + REDZONE, len(launch.params)
-            c[Slot.NCTAID_X], c[Slot.NCTAID_Y], c[Slot.NCTAID_Z] = self.grid
-            c[Slot.QUANTUM] = SANITIZED_QUANTUM if kernel.sanitize or turns else QUANTUM
-            c[Slot.TURN] = YIELD_COST
-            c[Slot.BUDGET] = max(steps // c[Slot.QUANTUM] * YIELD_COST, YIELD_COST)
-            c[Slot.DATA] = kernel.image.data_address
-            c[Slot.EARLY] = launch.early
-            c[Slot.CTA_ORDER] = c[Slot.WARP_ORDER] = c[Slot.FAULT_LINE] = c[Slot.TURNS] = 0
-            c[Slot.HASTE] = 0 if seed is None else random.Random(seed).getrandbits(62) | 1
-            c[Slot.WARP_AT] = c[Slot.SEEN] = c[Slot.IN_FLIGHT] = c[Slot.FREED] = c[Slot.LAUNCH_EPOCH] = 0
-            c[Slot.CTAID_X] = c[Slot.CTAID_Y] = c[Slot.CTAID_Z] = 0
+            c[ContextWord.PARAMETERS], c[ContextWord.PARAMETER_BYTES] = start + REDZONE, len(launch.params)
+            c[ContextWord.NCTAID_X], c[ContextWord.NCTAID_Y], c[ContextWord.NCTAID_Z] = self.grid
+            c[ContextWord.QUANTUM] = SANITIZED_QUANTUM if kernel.sanitize or turns else QUANTUM
+            c[ContextWord.TURN] = YIELD_COST
+            c[ContextWord.BUDGET] = max(steps // c[ContextWord.QUANTUM] * YIELD_COST, YIELD_COST)
+            c[ContextWord.DATA] = kernel.image.data_address
+            c[ContextWord.EARLY] = launch.early
+            c[ContextWord.CTA_ORDER] = c[ContextWord.WARP_ORDER] = c[ContextWord.FAULT_LINE] = c[ContextWord.TURNS] = 0
+            c[ContextWord.HASTE] = 0 if seed is None else random.Random(seed).getrandbits(62) | 1
+            c[ContextWord.WARP_AT] = c[ContextWord.SEEN] = c[ContextWord.IN_FLIGHT] = c[ContextWord.FREED] = c[
+                ContextWord.LAUNCH_EPOCH
+            ] = 0
+            c[ContextWord.CTAID_X] = c[ContextWord.CTAID_Y] = c[ContextWord.CTAID_Z] = 0
         self._orders = self._shuffle(None if turns else launch.blocks, seed)
         self.run = kernel.run
         if kernel.facts.prints:
@@ -168,7 +170,7 @@ class Running:
             printer = Printer(self.scratches, prod(self.block), data, prints)
             self.run = printer.stopping(self.run)
             for scratch in self.scratches:
-                scratch.context[Slot.PRINT] = printer.address
+                scratch.context[ContextWord.PRINT] = printer.address
 
     def _accessible(self, parameters: int) -> MemoryMap:
         """What the launch may touch: what the caller says, the module's variables, the parameters."""
@@ -184,8 +186,8 @@ class Running:
         launch."""
         keep: list[Any] = []
         if seed is not None:
-            shuffler, warps = random.Random(seed), self.scratches[0].context[Slot.WARP_COUNT]
-            for slot, n in ((Slot.CTA_ORDER, blocks), (Slot.WARP_ORDER, warps)):
+            shuffler, warps = random.Random(seed), self.scratches[0].context[ContextWord.WARP_COUNT]
+            for slot, n in ((ContextWord.CTA_ORDER, blocks), (ContextWord.WARP_ORDER, warps)):
                 if n is None:
                     continue
                 order = list(range(n))
@@ -201,7 +203,7 @@ class Running:
         findings = self.scratches[0].findings
         findings.count = 0
         for scratch in self.scratches:
-            scratch.context[Slot.FINDINGS] = ctypes.addressof(findings)
+            scratch.context[ContextWord.FINDINGS] = ctypes.addressof(findings)
         kernel = self.kernel
         return target_addresses(self.scratches[0].context, kernel.facts.targets, kernel.parameters, kernel.image.variables)
 
@@ -212,7 +214,7 @@ class Running:
         contexts = [scratch.context for scratch in self.scratches]
         return LaunchMap(contexts, self.memory, self.launch.blocks, self.watch(), self.kernel.facts.synchronises)
 
-    def findings(self, checks: LaunchMap, others: Sequence[Running] = ()) -> list[Finding]:
+    def findings(self, checks: LaunchMap, others: Sequence[RunningLaunch] = ()) -> list[Finding]:
         """What was found. `others`: the launches that ran together, this one among them, in the order of their blocks."""
         contexts = [list(scratch.context) for scratch in self.scratches]  # one for all blocks, or one for each
         found = self.scratches[0].findings
@@ -221,7 +223,7 @@ class Running:
             for record in found.records[: found.count]
         ]
 
-    def _finding(self, record: FindingRecord, context: list[int], checks: LaunchMap, all: Sequence[Running]) -> Finding:
+    def _finding(self, record: FindingRecord, context: list[int], checks: LaunchMap, all: Sequence[RunningLaunch]) -> Finding:
         kind, image = FindingKind(record.kind), self.kernel.image
         text, location, source = image.source_of(record.line)
         space, address = classify(record, context)
@@ -247,8 +249,8 @@ class Running:
         if status == FINISHED:
             return findings
         kind, words = _MESSAGES[status]
-        index = c[Slot.CTAID_X], c[Slot.CTAID_Y], c[Slot.CTAID_Z]
-        line = c[Slot.FAULT_LINE] if status == TRAPPED else self._where_stuck(scratch)
+        index = c[ContextWord.CTAID_X], c[ContextWord.CTAID_Y], c[ContextWord.CTAID_Z]
+        line = c[ContextWord.FAULT_LINE] if status == TRAPPED else self._where_stuck(scratch)
         message = f"{self.title}, block ({index[0]},{index[1]},{index[2]}) {words}"
         if status == TIMED_OUT:
             message += f" after {limit.passed:.1f} s; its limit is seconds={limit.seconds:g}, and more, or None, lets it run on"
@@ -262,8 +264,8 @@ class Running:
         """The line at which the first thread that has not finished is."""
         c = scratch.context
         lines = self.kernel.image.block_lines(self.kernel.name)
-        for warp in range(c[Slot.WARP_COUNT]):
-            state = c[Slot.WARPS] + warp * c[Slot.STATE_BYTES]
+        for warp in range(c[ContextWord.WARP_COUNT]):
+            state = c[ContextWord.WARPS] + warp * c[ContextWord.STATE_BYTES]
             for pc in (ctypes.c_uint32 * WARP_SIZE).from_address(state + State.PCS):
                 if pc != EXITED and (pc & ~WAITING) < len(lines):
                     return lines[pc & ~WAITING]
@@ -294,19 +296,24 @@ def launch_together(
     for launch in launches:
         launch.check(seconds)
     _check_together(launches)
-    running: list[Running] = []
+    running: list[RunningLaunch] = []
     try:
         for number, launch in enumerate(launches):
             running.append(
-                Running(
-                    launch, launch.blocks, seed=seed, budget=allowed_steps(budget, seconds), prints=prints, turns=True,
+                RunningLaunch(
+                    launch,
+                    launch.blocks,
+                    seed=seed,
+                    budget=allowed_steps(budget, seconds),
+                    prints=prints,
+                    turns=True,
                     device=number if several else None,
                 )
-            )  # fmt: skip
+            )
         checks = _checks_together(running) if launches[0].kernel.sanitize else None
         turns = [(one, number) for one in running for number in range(len(one.scratches))]
         limit = TimeLimit(seconds)
-        status, worst = run_together([Turn(one.run, one.scratches[number], number) for one, number in turns], seed, limit)
+        status, worst = run_together([BlockTurn(one.run, one.scratches[number], number) for one, number in turns], seed, limit)
         findings = [] if checks is None else [finding for one in running for finding in one.findings(checks, running)]
         stopped, number = turns[worst]
         return stopped.ended(stopped.scratches[number], status, findings, limit)
@@ -332,12 +339,12 @@ def _check_together(launches: Sequence[Launch]) -> None:
         raise ArgumentError(f"{name}: each device has variables of its own; load the module once for each")
 
 
-def _checks_together(running: Sequence[Running]) -> LaunchMap:
+def _checks_together(running: Sequence[RunningLaunch]) -> LaunchMap:
     """What the checks of launches that run together look up, put into the contexts of all."""
     contexts = [scratch.context for one in running for scratch in one.scratches]
-    shift = min(c[Slot.GLOBAL_SHIFT] for c in contexts)
+    shift = min(c[ContextWord.GLOBAL_SHIFT] for c in contexts)
     for c in contexts:
-        c[Slot.GLOBAL_SHIFT] = shift  # the shadow is one, so all have its granules
+        c[ContextWord.GLOBAL_SHIFT] = shift  # the shadow is one, so all have its granules
     memory, targets = MemoryMap(), set[int]()
     anywhere = False
     for one in running:
@@ -350,10 +357,14 @@ def _checks_together(running: Sequence[Running]) -> LaunchMap:
         anywhere = anywhere or its is None
         targets.update(its or ())
     return LaunchMap(
-        contexts, memory, len(contexts), None if anywhere else targets,
-        any(one.kernel.facts.synchronises for one in running), [len(one.scratches) for one in running],
+        contexts,
+        memory,
+        len(contexts),
+        None if anywhere else targets,
+        any(one.kernel.facts.synchronises for one in running),
+        [len(one.scratches) for one in running],
         [one.launch.earlier for one in running],
-    )  # fmt: skip
+    )
 
 
 def usual_budget(*, sanitize: bool) -> int:

@@ -8,7 +8,7 @@ LANES_BYTES = 128
 """Of an i32 a lane."""
 
 
-class Slot(IntEnum):
+class ContextWord(IntEnum):
     """The 64-bit words of the launch context, one context a worker."""
 
     PARAMETERS = 0  # address of the parameter bytes
@@ -97,7 +97,7 @@ class State(IntEnum):
     ASYNC_GROUP = 896  # cp.async groups committed
     ASYNC_COUNT = 1024  # copies in the lane's queue
     LINE = 1152  # ptx line of the barrier that a lane waits at
-    FENCED = 1280  # of the lane's last proxy fence: up to which Slot.SERIAL it is for the lane's own accesses,
+    FENCED = 1280  # of the lane's last proxy fence: up to which ContextWord.SERIAL it is for the lane's own accesses,
     FENCED_WARP = 1408  # for those of its warp,
     FENCED_BLOCK = 1536  # and for those of its block (runtime/proxies.py)
     PASSED_WARP = 1664  # the lane's accesses up to this SERIAL have passed a fence, for whoever is in this warp
@@ -112,7 +112,7 @@ class State(IntEnum):
     PRODUCT_LINE = 2072  # i32, the last of them
     BULK_COPIES = 2076  # i32, bulk copies that are queued
     MBARRIERS = 2080  # i32, in the first warp: those of the block that the sanitiser knows
-    MET_AT = 2084  # i32, Slot.SERIAL at the last bar.warp.sync
+    MET_AT = 2084  # i32, ContextWord.SERIAL at the last bar.warp.sync
     MET_FENCED_BLOCK = 2088  # i32, the most FENCED_BLOCK of its lanes by then
     TICKS = 2092  # i32, backward jumps of the turn that it paused in
     VOTERS = 2096  # i32, the lanes that wait at a barrier that counts, or have not taken what it counted
@@ -121,7 +121,7 @@ class State(IntEnum):
 
 
 ASKED = 2
-"""In Slot.FREED: the warp that lets the next launch start shall end its turn then."""
+"""In ContextWord.FREED: the warp that lets the next launch start shall end its turn then."""
 WAITING = 0x80000000
 """Set in the pc of a lane that waits; the rest is where it goes on."""
 EXITED = 0xFFFFFFFF

@@ -89,7 +89,7 @@ class Image:
         return text, "", ""
 
 
-class LoadedKernel:
+class EmulatedKernel:
     """The code of an entry, and what its launches leave for those to come. `shared_bytes` is its static shared memory;
     `parameters` its parameters in order; `from_cache` says whether its code came from disk; `run` is its code."""
 

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from ptxgen.emulator.facts import Facts
-from ptxgen.emulator.launching import EmulationError, Launch, Running, allowed_steps, launch_together, shape
+from ptxgen.emulator.launching import EmulationError, Launch, RunningLaunch, allowed_steps, launch_together, shape
 from ptxgen.emulator.layout import FINISHED
-from ptxgen.emulator.loaded import Image, LoadedKernel
+from ptxgen.emulator.loaded import EmulatedKernel, Image
 from ptxgen.emulator.memory_map import MemoryMap
 from ptxgen.emulator.printing import Sink
 from ptxgen.emulator.sanitizer import Finding
@@ -22,8 +22,8 @@ _MOST_ORDERED = 1 << 22
 _PARALLEL_NS = 300_000  # a launch shorter than this is not worth waking threads for
 
 
-class Kernel(LoadedKernel):
-    """A compiled entry that can be launched: `shared_bytes`, `parameters` and `from_cache` are LoadedKernel's."""
+class Kernel(EmulatedKernel):
+    """A compiled entry that can be launched: `shared_bytes`, `parameters` and `from_cache` are EmulatedKernel's."""
 
     def launch(
         self,
@@ -66,7 +66,7 @@ class Kernel(LoadedKernel):
             count = min(workers or os.cpu_count() or 1, blocks)
             if self.block_ns.get(block3, 0.0) * blocks < _PARALLEL_NS:
                 count = 1
-        running = Running(launch, count, seed=seed, budget=allowed_steps(budget, seconds), prints=prints)
+        running = RunningLaunch(launch, count, seed=seed, budget=allowed_steps(budget, seconds), prints=prints)
         try:
             checks = running.checks()
             limit = TimeLimit(seconds)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ptxgen.emulator.emitter import Emitter, scalar, vector
-from ptxgen.emulator.layout import Slot, State
+from ptxgen.emulator.layout import ContextWord, State
 from ptxgen.emulator.ordering import event_flags
 from ptxgen.emulator.registers import Frame
 from ptxgen.emulator.runtime import queues
@@ -17,12 +17,12 @@ from ptxgen.emulator.runtime.builder import RuntimeFunction
 from ptxgen.emulator.runtime.bulk_copies import hurry
 from ptxgen.emulator.runtime.check import LATE_LOAD, READ_ONLY_PATH, access_word, check, check_taken
 from ptxgen.emulator.runtime.events import event
-from ptxgen.emulator.runtime.shadow import Access
+from ptxgen.emulator.runtime.shadow import AccessKind
 from ptxgen.emulator.sanitizer import SPACE_CODES, FindingKind, extra
 from ptxgen.emulator.values import Lanes
 from ptxgen.emulator.warp import WarpOperations
 from ptxgen.errors import ParseError
-from ptxgen.isa.algebra import Value
+from ptxgen.isa.algebra import Number
 from ptxgen.isa.effects import WEAK, Ordering
 from ptxgen.isa.operands import Address, Immediate, Register, Symbol
 from ptxgen.target import WARP_SIZE
@@ -52,7 +52,7 @@ class MemoryOperations(WarpOperations):
     def window(self, space: str, a: Lanes) -> Lanes:
         """The host address of an offset in the window of a space; other spaces hold host addresses already."""
         if space == "shared":
-            return a + self.slot(Slot.SHARED)
+            return a + self.slot(ContextWord.SHARED)
         if space == "local":
             return a + self.local_base()
         return a
@@ -61,7 +61,7 @@ class MemoryOperations(WarpOperations):
         """The host address of each thread's local memory."""
         warp, _ = self.warp_word(State.WARP)
         thread = self.convert(warp * WARP_SIZE + self.lane(), U64)
-        return self.slot(Slot.LOCAL) + thread * self.slot(Slot.LOCAL_BYTES)
+        return self.slot(ContextWord.LOCAL) + thread * self.slot(ContextWord.LOCAL_BYTES)
 
     def register_number(self, base: Register | Immediate) -> Lanes:
         """A register as a 64-bit address, widened once a block."""
@@ -70,7 +70,7 @@ class MemoryOperations(WarpOperations):
             self.numbers[value.name] = self.convert(value, U64)
         return self.numbers[value.name]
 
-    def parts(self, space: str, address: Address | Value) -> tuple[Lanes, Lanes, str]:
+    def parts(self, space: str, address: Address | Number) -> tuple[Lanes, Lanes, str]:
         """The host address as what an access's lanes differ in and what they share, and the space that it is in. Accesses
         through one register at several offsets have the first part in common."""
         none = self.const(0, U64)
@@ -84,12 +84,12 @@ class MemoryOperations(WarpOperations):
             return self.window(place.space, self.number_of(address.base.name, address.offset)), none, place.space
         number, shared_part = self.register_number(address.base), self.const(address.offset, U64)
         if space == "shared":
-            shared_part = self.slot(Slot.SHARED) + shared_part
+            shared_part = self.slot(ContextWord.SHARED) + shared_part
         elif space == "local":
             number = self.window(space, number)
         return (number + shared_part, none, space) if number.uniform else (number, shared_part, space)
 
-    def host(self, space: str, address: Address | Value) -> tuple[Lanes, str]:
+    def host(self, space: str, address: Address | Number) -> tuple[Lanes, str]:
         """The host address, and the space that the access is in."""
         number, shared_part, space = self.parts(space, address)
         return number + shared_part, space
@@ -99,26 +99,26 @@ class MemoryOperations(WarpOperations):
             return self.number_of(address.base.name, address.offset)
         return self.register_number(address.base) + address.offset
 
-    def to_generic(self, space: str, a: Value) -> Lanes:
+    def to_generic(self, space: str, a: Number) -> Lanes:
         return self.window(space, self.bits(self.convert(a, U64), U64))
 
-    def from_generic(self, space: str, a: Value) -> Lanes:
+    def from_generic(self, space: str, a: Number) -> Lanes:
         number = self.bits(a, U64)
         if space == "shared":
-            return number - self.slot(Slot.SHARED)
+            return number - self.slot(ContextWord.SHARED)
         if space == "local":
             return number - self.local_base()
         return number
 
-    def is_space(self, space: str, a: Value) -> Lanes:
+    def is_space(self, space: str, a: Number) -> Lanes:
         number = self.bits(a, U64)
-        in_shared = number - self.slot(Slot.SHARED) < self.slot(Slot.SHARED_BYTES)
-        in_local = number - self.local_base() < self.slot(Slot.LOCAL_BYTES)
+        in_shared = number - self.slot(ContextWord.SHARED) < self.slot(ContextWord.SHARED_BYTES)
+        in_local = number - self.local_base() < self.slot(ContextWord.LOCAL_BYTES)
         if space == "const":
             return self.const(0, PRED)
         return {"shared": in_shared, "local": in_local, "global": ~(in_shared | in_local)}[space]
 
-    def beyond(self, space: str, address: Address | Value, size: int) -> bool:
+    def beyond(self, space: str, address: Address | Number, size: int) -> bool:
         """Whether an access to `space` is known to leave the parameter that it names. Without the sanitiser that is refused, so
         that no text can make this process read what lies behind its parameters."""
         if space != "param" or not isinstance(address, Address) or not isinstance(address.base, Symbol):
@@ -144,25 +144,25 @@ class MemoryOperations(WarpOperations):
             self.sorted[key] = memory, pattern
         return self.sorted[key]
 
-    def load(self, space: str, address: Address | Value, type: DType, count: int = 1) -> tuple[Lanes, ...]:
+    def load(self, space: str, address: Address | Number, type: DType, count: int = 1) -> tuple[Lanes, ...]:
         where, offset, space = self.parts(space, address)
         if self.beyond(space, address, type.bytes * count):
-            return self._refused(where, type, count, Access.LOAD)
+            return self._refused(where, type, count, AccessKind.LOAD)
         checked = self.sanitize and not _names_parameter(space, address)
         if checked:
             where, offset = where + offset, self.const(0, U64)
         if where.uniform and not self.guarded and not checked:
             return self._load_one(where, type, count)
         if checked:
-            vectors = self._load_checked(where, self._checked_mask(where, type, count, space, Access.LOAD), type, count)
+            vectors = self._load_checked(where, self._checked_mask(where, type, count, space, AccessKind.LOAD), type, count)
         else:
             vectors = self._load_lanes(where, offset, self.mask, type, count)
         return tuple(self._loaded(v, type, False) for v in vectors)
 
-    def _refused(self, where: Lanes, type: DType, count: int, access: Access) -> tuple[Lanes, ...]:
+    def _refused(self, where: Lanes, type: DType, count: int, access: AccessKind) -> tuple[Lanes, ...]:
         """Report an access beyond a parameter instead of making it; what a load would have given is all ones."""
         size = type.bytes * count
-        record = extra(size, "param", writes=access is not Access.LOAD)
+        record = extra(size, "param", writes=access is not AccessKind.LOAD)
         self.report_lanes(FindingKind.BOUNDS, self.mask, self.spread(where), record)
         return tuple(self._loaded("-1", type, True) for _ in range(count))
 
@@ -195,13 +195,13 @@ class MemoryOperations(WarpOperations):
         allowed = self.e.emit(f"bitcast i32 {mask} to <32 x i1>")
         return self.e.emit(f"select <32 x i1> {allowed}, <32 x i{bits}> {value}, <32 x i{bits}> splat (i{bits} -1)")
 
-    def store(self, space: str, address: Address | Value, values: Sequence[Value], type: DType) -> None:
+    def store(self, space: str, address: Address | Number, values: Sequence[Number], type: DType) -> None:
         where, offset, space = self.parts(space, address)
         base = address.base if isinstance(address, Address) else None
         if space == "param" and isinstance(base, Symbol) and self.place(base.name).space == "param":
             raise ParseError(f"{base.name} is a parameter of the kernel, which cannot be written", self.line)
         if self.beyond(space, address, type.bytes * len(values)):
-            self._refused(where, type, len(values), Access.STORE)
+            self._refused(where, type, len(values), AccessKind.STORE)
             return
         integer = BY_NAME[f"u{type.bits}"] if type.bits < 128 else type
         numbers = [self.bits(self.convert(v, type) if _needs_resize(v, type) else v, integer) for v in values]
@@ -219,11 +219,11 @@ class MemoryOperations(WarpOperations):
         self.e.call_runtime(storer(type.bits, len(numbers)), memory, offset.name, pattern, self.mask, *vectors)
 
     def _store_checked(self, where: Lanes, numbers: Sequence[Lanes], type: DType, space: str) -> None:
-        mask = self._checked_mask(where, type, len(numbers), space, Access.STORE)
+        mask = self._checked_mask(where, type, len(numbers), space, AccessKind.STORE)
         store = checked_storer(type.bits, len(numbers))
         self.e.call_runtime(store, "%c", "%s", self.line, self.spread(where), mask, *(self.spread(n) for n in numbers))
 
-    def _checked_mask(self, where: Lanes, type: DType, count: int, space: str, access: Access) -> str:
+    def _checked_mask(self, where: Lanes, type: DType, count: int, space: str, access: AccessKind) -> str:
         size = type.bytes * count
         self._notice(type.bytes, space)
         # Volatile accesses of shared memory count as weak: lanes that relied on them to move in step raced.
@@ -235,7 +235,7 @@ class MemoryOperations(WarpOperations):
             self.e.call_runtime(hurry, "%c", "%s")
         allowed = self.e.call_runtime(check, "%c", "%s", addresses, self.mask, size, SPACE_CODES.get(space, 0), word, self.line)
         if self.frame.synchronises and scope and space not in ("local", "param"):
-            self._event(allowed, addresses, access is not Access.STORE, access is not Access.LOAD)
+            self._event(allowed, addresses, access is not AccessKind.STORE, access is not AccessKind.LOAD)
         return allowed
 
     def _notice(self, size: int, space: str) -> None:
@@ -255,9 +255,9 @@ class MemoryOperations(WarpOperations):
         flags = event_flags(self.ordering, reads, writes)
         self.e.call_runtime(event, "%c", "%s", addresses, mask, flags)
 
-    def atomic(self, space: str, address: Address, type: DType, update: Callable[..., Value], *operands: Value) -> Lanes:
+    def atomic(self, space: str, address: Address, type: DType, update: Callable[..., Number], *operands: Number) -> Lanes:
         where, space = self.host(space, address)
-        mask = self._checked_mask(where, type, 1, space, Access.ATOMIC) if self.sanitize else self.mask
+        mask = self._checked_mask(where, type, 1, space, AccessKind.ATOMIC) if self.sanitize else self.mask
         values = [self.tight(self.like(o, type)) for o in operands]
         # A vector of predicates is packed in memory, a byte each is not.
         sources = [self.resize(g, BY_NAME["u8"], False) if g.type == PRED else g for g in values]
@@ -302,16 +302,16 @@ class MemoryOperations(WarpOperations):
         result = self.e.emit(f"load {vector(element)}, ptr {old}, align 64")
         return self._loaded(self._poison(result, mask, type.bits) if self.sanitize else result, type, False)
 
-    def copy_async(self, destination: Address, source: Address, size: int, bytes_read: Value | None) -> None:
+    def copy_async(self, destination: Address, source: Address, size: int, bytes_read: Number | None) -> None:
         to, _ = self.host("shared", destination)
         start, _ = self.host("global", source)
         kept = self.const(size, U32) if bytes_read is None else self.bits(self.convert(bytes_read, U32), B32)
         mask = self.mask
         if self.sanitize:
             unit = BY_NAME[f"b{8 * size}"]
-            filled = self._checked_mask(to, unit, 1, "shared", Access.COPY)
+            filled = self._checked_mask(to, unit, 1, "shared", AccessKind.COPY)
             if bytes_read is None:
-                taken = self._checked_mask(start, unit, 1, "global", Access.LOAD)
+                taken = self._checked_mask(start, unit, 1, "global", AccessKind.LOAD)
             else:
                 self._notice(size, "global")
                 vectors = self.spread(start), self.mask, self.spread(kept)
@@ -327,10 +327,10 @@ class MemoryOperations(WarpOperations):
         self.e.call_runtime(queues.wait_copies, "%c", "%s", "%q", self.mask, pending)
 
 
-def _names_parameter(space: str, address: Address | Value) -> bool:
+def _names_parameter(space: str, address: Address | Number) -> bool:
     """Whether an access is to a place in the parameters that is known here, so that nothing is left to check."""
     return space == "param" and isinstance(address, Address) and isinstance(address.base, Symbol)
 
 
-def _needs_resize(value: Value, type: DType) -> bool:
+def _needs_resize(value: Number, type: DType) -> bool:
     return value.type.bits != type.bits

@@ -58,7 +58,7 @@ class MemoryMap:
 
     def part(
         self, start: int, size: int, name: str, *, read_only: bool = False, constant: bool = False, settled: bool = False
-    ) -> Allocation | None:  # fmt: skip
+    ) -> Allocation | None:
         """`size` bytes of an allocation as one of their own, which may be less free to use; None where none holds them all."""
         for a in self.allocations.values():
             if a.base <= start and start + size <= a.base + a.size:

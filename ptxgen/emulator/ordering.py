@@ -113,7 +113,7 @@ class Order(ABC):
         self._callbacks = ORDERED(self._ordered), EVENT(self._event)
 
     def addresses(self) -> tuple[int, int]:
-        """What belongs into `Slot.ORDERED` and `Slot.EVENT`, good for as long as this lives."""
+        """What belongs into `ContextWord.ORDERED` and `ContextWord.EVENT`, good for as long as this lives."""
         ordered, event = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in self._callbacks)
         return ordered, event
 

@@ -8,7 +8,7 @@ block, which is over for all blocks of that device, and for others as soon as th
 
 Epochs tell the blocks apart (`SPAN` of each, runtime/shadow.py). Each has shared memory of its own, so an address is one flag.
 What a thread of a block takes over all of its threads have after its next barrier; that much the compiled checks know by
-themselves (`Slot.KNOWN`), and only for the rest they come here."""
+themselves (`ContextWord.KNOWN`), and only for the rest they come here."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def joined(a: Known, b: Known) -> Known:
     return {**a, **more} if more else a
 
 
-class Step(NamedTuple):
+class KnowledgeStep(NamedTuple):
     """What is over for a thread from a moment on, or for whom a fence of it serves: threads of the scope."""
 
     at: Moment
@@ -75,7 +75,7 @@ class Step(NamedTuple):
     scope: MemoryScope = MemoryScope.SYSTEM
 
 
-def _latest(steps: Iterable[Step]) -> list[Step]:
+def _latest(steps: Iterable[KnowledgeStep]) -> list[KnowledgeStep]:
     """The steps of a block that matter: what is over at one is over at a later one."""
     given = list(steps)
     return [
@@ -86,13 +86,13 @@ def _latest(steps: Iterable[Step]) -> list[Step]:
 
 
 @dataclass
-class Flag:
+class SharedFlag:
     """What was published with a place in memory since a plain store to it: for all threads of all devices, by each device for
     its own threads, and by each block for its own."""
 
     system: Known = field(default_factory=dict)
     devices: dict[int, Known] = field(default_factory=dict)
-    own: dict[int, list[Step]] = field(default_factory=dict)
+    own: dict[int, list[KnowledgeStep]] = field(default_factory=dict)
 
 
 class Read(NamedTuple):
@@ -120,7 +120,7 @@ class Seen(NamedTuple):
 
 
 @dataclass
-class Block:
+class BlockHistory:
     """A block up to its epoch: what its threads have taken over, what they have read by place, and their fences by scope. All
     of it in the earlier epochs, which is over for all its threads, and in this one by warp, since only within a warp one thread
     may come before another. Releases are fences for later accesses to the same place alone (PTX ISA 8.8, release pattern)."""
@@ -129,10 +129,10 @@ class Block:
     known: Known = field(default_factory=dict)
     read: Read = field(default_factory=Read)
     fenced: dict[MemoryScope, Known] = field(default_factory=dict)
-    taken: dict[int, list[Step]] = field(default_factory=dict)
+    taken: dict[int, list[KnowledgeStep]] = field(default_factory=dict)
     seen: dict[int, dict[tuple[int, int], Seen]] = field(default_factory=dict)
-    fences: dict[int, list[Step]] = field(default_factory=dict)
-    releases: dict[int, list[Step]] = field(default_factory=dict)
+    fences: dict[int, list[KnowledgeStep]] = field(default_factory=dict)
+    releases: dict[int, list[KnowledgeStep]] = field(default_factory=dict)
 
     def reach(self, epoch: int) -> None:
         """Go on to an epoch."""
@@ -157,17 +157,18 @@ class Block:
         latest = [step.known for step in _latest(step for step in steps if step.at.precedes(at))]
         return reduce(joined, latest) if latest else self.known
 
-    def published(self, at: Moment, address: int) -> list[Step]:
+    def published(self, at: Moment, address: int) -> list[KnowledgeStep]:
         """The fences that an access makes known."""
         near = (*self.fences.get(at.thread // WARP_SIZE, ()), *self.releases.get(address, ()))
         steps = _latest(step for step in near if step.at.precedes(at))
         scope = max((step.scope for step in steps), default=MemoryScope.NONE)
-        return [*steps, *(Step(at, known, wider) for wider, known in self.fenced.items() if wider > scope)]
+        return [*steps, *(KnowledgeStep(at, known, wider) for wider, known in self.fenced.items() if wider > scope)]
 
 
 class TogetherOrder(Order):
-    """The order of launches of so many blocks on each of `devices`. `known` and `taken` are what `Slot.KNOWN` and `Slot.TAKEN`
-    are of each block. With several devices one more block of each, behind all others, is what was before the launches."""
+    """The order of launches of so many blocks on each of `devices`. `known` and `taken` are what `ContextWord.KNOWN` and
+    `ContextWord.TAKEN` are of each block. With several devices one more block of each, after all others, is what was before
+    the launches."""
 
     def __init__(self, devices: Sequence[int]) -> None:
         several = len(devices) > 1
@@ -177,8 +178,8 @@ class TogetherOrder(Order):
         words = ctypes.c_uint32 * (blocks + len(devices) if several else blocks)
         self.known: list[Words] = [words() for _ in range(blocks)]
         self.taken: list[Words] = [words() for _ in range(blocks)]
-        self.flags: dict[int, Flag] = {}
-        self.blocks = [Block() for _ in range(blocks)]
+        self.flags: dict[int, SharedFlag] = {}
+        self.blocks = [BlockHistory() for _ in range(blocks)]
         for block, device, known in zip(self.blocks, self.devices, self.known, strict=True) if several else ():
             before = OLDEST_EPOCH + (blocks + device) * SPAN
             block.known, known[blocks + device] = {blocks + device: Over(before + 1, {})}, before
@@ -219,7 +220,7 @@ class TogetherOrder(Order):
         if ordering.releases:
             block.releases[address] = _latest([*block.releases.get(address, ()), self._fenced(at, ordering.scope)])
         if flag is None or not reads:
-            flag = self.flags[address] = Flag()
+            flag = self.flags[address] = SharedFlag()
         steps = [step._replace(scope=min(step.scope, ordering.scope)) for step in block.published(at, address)]
         flag.own[self.number] = _latest([*flag.own.get(self.number, ()), *steps])
         device = self.devices[self.number]
@@ -233,7 +234,7 @@ class TogetherOrder(Order):
         over = self.blocks[self.number].over(me).get(block_of(other.epoch))
         return over is not None and over.holds(other)
 
-    def _published(self, flag: Flag, scope: MemoryScope) -> Read:
+    def _published(self, flag: SharedFlag, scope: MemoryScope) -> Read:
         """What a read of that scope takes from a flag. What this block has published for its device is among the device's."""
         far = scope >= MemoryScope.DEVICE
         own = (s.known for s in flag.own.get(self.number, ()) if not far or s.scope < MemoryScope.DEVICE)
@@ -243,8 +244,10 @@ class TogetherOrder(Order):
             flag.system if scope is MemoryScope.SYSTEM else {},
         )
 
-    def _fenced(self, at: Moment, scope: MemoryScope) -> Step:
-        return Step(at, joined(self.blocks[self.number].over(at), {self.number: Over(at.epoch, {at.thread: at})}), scope)
+    def _fenced(self, at: Moment, scope: MemoryScope) -> KnowledgeStep:
+        return KnowledgeStep(
+            at, joined(self.blocks[self.number].over(at), {self.number: Over(at.epoch, {at.thread: at})}), scope
+        )
 
     def _take(self, at: Moment, taken_from: Read, scope: MemoryScope) -> None:
         """A thread takes over what it read, as far as the scope of its fence goes."""
@@ -256,7 +259,7 @@ class TogetherOrder(Order):
         if known is before:
             return
         self._last = before, read, known
-        block.taken.setdefault(at.thread // WARP_SIZE, []).append(Step(at, known))
+        block.taken.setdefault(at.thread // WARP_SIZE, []).append(KnowledgeStep(at, known))
         if not again:
             for number, over in known.items():
                 if over is not before.get(number):

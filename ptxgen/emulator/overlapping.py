@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from ptxgen.emulator.launch_map import LaunchMap
-from ptxgen.emulator.launching import Launch, Running, usual_budget
-from ptxgen.emulator.layout import ASKED, FINISHED, PAUSED, STUCK, TIMED_OUT, Slot
+from ptxgen.emulator.launching import Launch, RunningLaunch, usual_budget
+from ptxgen.emulator.layout import ASKED, FINISHED, PAUSED, STUCK, TIMED_OUT, ContextWord
 from ptxgen.emulator.memory_map import MemoryMap
 from ptxgen.emulator.runtime.schedule import SLEEP_COST, YIELD_COST
 from ptxgen.emulator.runtime.shadow import OLDEST_EPOCH, SPAN
@@ -59,7 +59,7 @@ class _Block:
     @property
     def freed(self) -> bool:
         """Whether the next launch may start as far as this block is concerned."""
-        return self.ended or self.scratch.context[Slot.FREED] != ASKED
+        return self.ended or self.scratch.context[ContextWord.FREED] != ASKED
 
 
 @dataclass(eq=False)
@@ -67,7 +67,7 @@ class _Flight:
     """A launch under way. over_at_start, over: the launches that have certainly ended when it starts and when it has waited."""
 
     number: int
-    running: Running
+    running: RunningLaunch
     after: tuple[int, ...]
     first: int
     blocks: list[_Block] = field(default_factory=list)
@@ -105,12 +105,14 @@ def launch_overlapping(
         raise ArgumentError(f"launches that overlap have up to {MOST_BLOCKS} blocks in all, one less for each launch")
     if len({launch.kernel.sanitize for launch in launches}) > 1:
         raise ArgumentError("of launches that overlap all are sanitised or none is")
-    running: list[Running] = []
+    running: list[RunningLaunch] = []
     try:
         for number, launch in enumerate(launches):
             budget = usual_budget(sanitize=launch.kernel.sanitize)
             running.append(
-                Running(launch, launch.blocks, seed=seed, budget=budget, prints=None, turns=True, device=number, overlaps=True)
+                RunningLaunch(
+                    launch, launch.blocks, seed=seed, budget=budget, prints=None, turns=True, device=number, overlaps=True
+                )
             )
         checks = _checks(running) if launches[0].kernel.sanitize else None
         flights = _Flights(running, after, checks, random.Random(seed))
@@ -139,8 +141,12 @@ def overlapping_runs(blocks: Sequence[int], seed: int) -> Iterator[int]:
 
 class _Flights:
     def __init__(
-        self, running: Sequence[Running], after: Sequence[tuple[int, ...]], checks: LaunchMap | None, chance: random.Random
-    ) -> None:  # fmt: skip
+        self,
+        running: Sequence[RunningLaunch],
+        after: Sequence[tuple[int, ...]],
+        checks: LaunchMap | None,
+        chance: random.Random,
+    ) -> None:
         self._order = None if checks is None else checks.together
         self._chance = chance
         self._policy = chance.choice(list(Policy))
@@ -151,8 +157,13 @@ class _Flights:
             flight = _Flight(number, one, edges, first)
             for index, scratch in enumerate(one.scratches):
                 c = scratch.context
-                c[Slot.BUDGET] = c[Slot.BUDGET] * c[Slot.QUANTUM] // quantum
-                c[Slot.QUANTUM], c[Slot.TURN], c[Slot.IN_FLIGHT], c[Slot.FREED] = quantum, turn, 1, ASKED
+                c[ContextWord.BUDGET] = c[ContextWord.BUDGET] * c[ContextWord.QUANTUM] // quantum
+                c[ContextWord.QUANTUM], c[ContextWord.TURN], c[ContextWord.IN_FLIGHT], c[ContextWord.FREED] = (
+                    quantum,
+                    turn,
+                    1,
+                    ASKED,
+                )
                 flight.blocks.append(_Block(scratch, index))
             self.flights.append(flight)
             first += len(flight.blocks)
@@ -207,7 +218,7 @@ class _Flights:
         for block in flight.blocks:
             if block.waits and over:
                 block.waits, block.released = False, True
-                block.scratch.context[Slot.IN_FLIGHT] = 0
+                block.scratch.context[ContextWord.IN_FLIGHT] = 0
                 self._comes_after(flight, block, flight.over)
             if not block.ended and not block.waits:
                 yield block
@@ -232,31 +243,35 @@ class _Flights:
     def _turn(self, flight: _Flight, block: _Block) -> tuple[int, bool]:
         """Give a block a turn; what it returned, and whether it only slept."""
         c = block.scratch.context
-        c[Slot.SERIAL], c[Slot.LAST_EVENT], self._last = self._last[Slot.SERIAL], self._last[Slot.LAST_EVENT], c
-        before, freed = c[Slot.TURNS], block.freed
+        c[ContextWord.SERIAL], c[ContextWord.LAST_EVENT], self._last = (
+            self._last[ContextWord.SERIAL],
+            self._last[ContextWord.LAST_EVENT],
+            c,
+        )
+        before, freed = c[ContextWord.TURNS], block.freed
         while True:
             status = call(flight.running.run, block.scratch, block.number, block.number + 1)
-            if not (status == PAUSED and c[Slot.WARP_AT]):  # within its turn, which goes on
+            if not (status == PAUSED and c[ContextWord.WARP_AT]):  # within its turn, which goes on
                 break
-        slept = status == PAUSED and c[Slot.TURNS] == before + SLEEP_COST
+        slept = status == PAUSED and c[ContextWord.TURNS] == before + SLEEP_COST
         if slept:
-            c[Slot.TURNS] = max(before, 1)  # 0 would be a block that has not begun
+            c[ContextWord.TURNS] = max(before, 1)  # 0 would be a block that has not begun
         block.frees_first |= not freed and block.freed and not block.released
         block.ended = status == FINISHED
         block.waits = slept and not block.released
         return status, slept
 
 
-def _checks(running: Sequence[Running]) -> LaunchMap:
+def _checks(running: Sequence[RunningLaunch]) -> LaunchMap:
     """What the checks look up, put into the contexts of all."""
     contexts = [scratch.context for one in running for scratch in one.scratches]
-    shift = min(c[Slot.GLOBAL_SHIFT] for c in contexts)
+    shift = min(c[ContextWord.GLOBAL_SHIFT] for c in contexts)
     targets = set[int]()
     anywhere, first = False, 0
     for one in running:
         for scratch in one.scratches:
-            scratch.context[Slot.GLOBAL_SHIFT] = shift  # the shadow is one, so all have its granules
-            scratch.context[Slot.LAUNCH_EPOCH] = OLDEST_EPOCH + first * SPAN
+            scratch.context[ContextWord.GLOBAL_SHIFT] = shift  # the shadow is one, so all have its granules
+            scratch.context[ContextWord.LAUNCH_EPOCH] = OLDEST_EPOCH + first * SPAN
         first += len(one.scratches)
         its = one.watch()
         anywhere = anywhere or its is None
@@ -268,7 +283,7 @@ def _checks(running: Sequence[Running]) -> LaunchMap:
     )  # fmt: skip
 
 
-def _all_memory(running: Sequence[Running]) -> MemoryMap:
+def _all_memory(running: Sequence[RunningLaunch]) -> MemoryMap:
     """What any of them may touch, writable where one of them may write."""
     memory = MemoryMap()
     for one in running:

@@ -9,16 +9,27 @@ from functools import lru_cache
 from ptxgen.emulator.body import LINE_DIRECTIVES, SPACES, BodyReader
 from ptxgen.emulator.declarations import LARGEST, LARGEST_VARIABLE
 from ptxgen.emulator.lexer import Token
-from ptxgen.emulator.program import Function, Parameter, Program, SourceLine
+from ptxgen.emulator.program import ParsedFunction, ParsedParameter, Program, SourceLine
 from ptxgen.emulator.scopes import Names
 from ptxgen.types import F16X2
 
 _OF = {True: "an entry starts with .param", False: "a function starts with .param or .reg"}
 _LINKAGE = (".visible", ".weak", ".extern", ".common")
 _TUNING = (
-    ".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".maxclusterrank", ".explicitcluster",
-    ".reqnctapercluster", ".noreturn", ".pragma", ".abi_preserve", ".abi_preserve_control", ".blocksareclusters",
-)  # fmt: skip
+    ".maxntid",
+    ".reqntid",
+    ".minnctapersm",
+    ".maxnctapersm",
+    ".maxnreg",
+    ".maxclusterrank",
+    ".explicitcluster",
+    ".reqnctapercluster",
+    ".noreturn",
+    ".pragma",
+    ".abi_preserve",
+    ".abi_preserve_control",
+    ".blocksareclusters",
+)
 
 
 @lru_cache(maxsize=16)
@@ -96,7 +107,7 @@ class _Parser(BodyReader):
 
     # Functions
     def function_declaration(self, keyword: Token) -> None:
-        function = self.function = Function("", keyword.text == ".entry", keyword.line)
+        function = self.function = ParsedFunction("", keyword.text == ".entry", keyword.line)
         self.names, self.source = Names(function, self.result.variables, self.fail), None
         if not function.is_entry and self.accept("("):
             function.results = self.parameters()
@@ -115,7 +126,7 @@ class _Parser(BodyReader):
             self.expect("{")
             self.body()
 
-    def tuning(self, function: Function) -> None:
+    def tuning(self, function: ParsedFunction) -> None:
         """A directive between a function's parameters and its body. The two that say which blocks it runs with count."""
         word = self.take()
         numbers: list[int] = []
@@ -133,8 +144,8 @@ class _Parser(BodyReader):
             function.most_threads = x * y * z
             function.block = (x, y, z) if word.text == ".reqntid" else function.block
 
-    def parameters(self) -> list[Parameter]:
-        parameters: list[Parameter] = []
+    def parameters(self) -> list[ParsedParameter]:
+        parameters: list[ParsedParameter] = []
         offset = 0
         while not self.accept(")"):
             if parameters:
@@ -146,7 +157,7 @@ class _Parser(BodyReader):
             name = self.identifier()
             if word.text == ".reg" and not self.function.is_entry:
                 register = self.names.declare_register(name.text, kind, name.line)
-                parameters.append(Parameter(name.text, kind, 0, 1, offset, register=register))
+                parameters.append(ParsedParameter(name.text, kind, 0, 1, offset, register=register))
                 continue
             self.names.declare_parameter(name.text, name.line)
             shape = self.dimensions()
@@ -154,7 +165,7 @@ class _Parser(BodyReader):
             if self.function.is_entry and (len(shape) > 1 or not size or (not shape and (length > 1 or kind == F16X2))):
                 raise self.fail(f"{name.text} cannot be a parameter of an entry: write .b8 {name.text}[{size or 1}]", name.line)
             offset = -(-offset // alignment) * alignment
-            parameters.append(Parameter(name.text, kind, size, alignment, offset, bool(shape)))
+            parameters.append(ParsedParameter(name.text, kind, size, alignment, offset, bool(shape)))
             offset += size
             if offset > LARGEST["param"]:
                 raise self.fail(

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from math import isfinite
 
-from ptxgen.emulator.layout import Slot
+from ptxgen.emulator.layout import ContextWord
 from ptxgen.emulator.scratch import Scratch
 from ptxgen.emulator.watch import Run
 from ptxgen.errors import ArgumentError
@@ -28,7 +28,7 @@ class Printer:
         self.error: BaseException | None = None
         self._sink = sink or sys.stdout.write
         self._data = data
-        starts = [(scratch.context[Slot.LOCAL], scratch.context[Slot.LOCAL_BYTES]) for scratch in scratches]
+        starts = [(scratch.context[ContextWord.LOCAL], scratch.context[ContextWord.LOCAL_BYTES]) for scratch in scratches]
         self._local = [(start, start + size * threads) for start, size in starts]
         self._function = PRINT(self._print)
         self.address = ctypes.cast(self._function, ctypes.c_void_p).value or 0

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from ptxgen.emulator.bulk_copies import BulkCopyOperations
 from ptxgen.emulator.emitter import Emitter
-from ptxgen.emulator.layout import Slot
+from ptxgen.emulator.layout import ContextWord
 from ptxgen.emulator.registers import Frame
 from ptxgen.emulator.runtime import product_checks
 from ptxgen.emulator.runtime.products import multiplier
 from ptxgen.emulator.runtime.proxies import fence_proxy
 from ptxgen.emulator.values import Lanes
-from ptxgen.isa.algebra import Value
+from ptxgen.isa.algebra import Number
 from ptxgen.types import F32, PRED, U32, U64
 
 _FLOATS = "<32 x float>"
@@ -34,7 +34,7 @@ class ProductOperations(BulkCopyOperations):
         self.accumulated: dict[int, tuple[str, ...]] = {}  # what the memory holds
 
     def product(
-        self, c: Sequence[Value], a: Sequence[Value], b: Value, scale_d: Value, type: str, *, negative: bool
+        self, c: Sequence[Number], a: Sequence[Number], b: Number, scale_d: Number, type: str, *, negative: bool
     ) -> tuple[Lanes, ...]:
         words = [self.bits(one, U32) for one in a]
         if negative:
@@ -48,7 +48,7 @@ class ProductOperations(BulkCopyOperations):
                 product_checks.begin_product, "%c", "%s", "%products", descriptor, groups, self.mask, self.line
             )
             groups = self.e.emit(f"select i1 {fine}, i64 {groups}, i64 0")
-        shared = self.slot(Slot.SHARED).name
+        shared = self.slot(ContextWord.SHARED).name
         self.e.call_runtime(multiplier(type), accumulators, factors, descriptor, shared, groups, keeps)
         return self._copied_back(accumulators, len(c))
 

@@ -80,14 +80,14 @@ class Call:
 
 
 @dataclass
-class Label:
+class ParsedLabel:
     """A place to branch to; its name is unique in the function."""
 
     name: str
     line: int
 
 
-Item = Step | Call | Label
+Item = Step | Call | ParsedLabel
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class ParsedParameter:
     """A kernel or function parameter; `count` elements for an array, else 1; `offset` and `size` in bytes."""
 
     name: str
@@ -159,14 +159,14 @@ class Parameter:
 
 
 @dataclass
-class Function:
+class ParsedFunction:
     """An entry or a function. `most_threads` and `block` are what .maxntid and .reqntid allow a launch, None where absent."""
 
     name: str
     is_entry: bool
     line: int
-    parameters: list[Parameter] = field(default_factory=list)
-    results: list[Parameter] = field(default_factory=list)
+    parameters: list[ParsedParameter] = field(default_factory=list)
+    results: list[ParsedParameter] = field(default_factory=list)
     registers: dict[str, Register] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     items: list[Item] = field(default_factory=list)
@@ -181,7 +181,7 @@ class Program:
 
     version: tuple[int, int]
     target: str
-    functions: dict[str, Function] = field(default_factory=dict)
+    functions: dict[str, ParsedFunction] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     files: dict[int, str] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ptxgen.emulator.arithmetic import Arithmetic
 from ptxgen.emulator.emitter import Emitter, scalar, vector
-from ptxgen.emulator.layout import Slot, State
+from ptxgen.emulator.layout import ContextWord, State
 from ptxgen.emulator.program import SINK, Negated, ParsedOperand, SymbolAddress
 from ptxgen.emulator.values import Lanes, constant_value
 from ptxgen.errors import ParseError
@@ -22,7 +22,7 @@ _FIXED = {"nwarpid": 64, "smid": 0, "nsmid": 1, "gridid": 0}
 
 
 @dataclass
-class Place:
+class MemoryPlace:
     """Where a variable or parameter lies: its space, and its offset and bytes there."""
 
     space: str
@@ -37,7 +37,7 @@ class Frame:
     `checks_products`: the sanitiser looks after products of warpgroups; `checks_waits`: after waits for bulk copies.
     `late`: the `id`s of the loads whose values may not be there when their thread arrives at a barrier (late_loads.py)."""
 
-    places: Mapping[str, Place]
+    places: Mapping[str, MemoryPlace]
     slots: Mapping[str, int]
     constants: Mapping[str, Immediate]
     loose: frozenset[str]
@@ -169,7 +169,7 @@ class Registers(Arithmetic):
             self.e.do(f"store {kind} {data}, ptr {pointer}, align 64")
 
     # The launch, the warp and its variables
-    def slot(self, slot: Slot, *, varies: bool = False) -> Lanes:
+    def slot(self, slot: ContextWord, *, varies: bool = False) -> Lanes:
         """A word of the launch context. One that `varies` from block to block may not be loaded outside the kernel's loop."""
         pointer = self.e.emit(f"getelementptr i64, ptr %c, i64 {int(slot)}")
         hint = "" if varies else ", !invariant.load !0"
@@ -183,7 +183,7 @@ class Registers(Arithmetic):
     def lane(self) -> Lanes:
         return constant_value(self, U32, tuple(range(WARP_SIZE)))
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> MemoryPlace:
         """Where a variable or parameter lies; ParseError for a name that is none."""
         if name not in self.frame.places:
             raise ParseError(f"{name} is not declared", self.line)
@@ -194,9 +194,9 @@ class Registers(Arithmetic):
         place = self.place(name)
         total = self.const(place.offset + offset, U64)
         if place.space == "param":
-            return self.slot(Slot.PARAMETERS) + total
+            return self.slot(ContextWord.PARAMETERS) + total
         if place.space in ("global", "const"):
-            return self.slot(Slot.DATA) + total
+            return self.slot(ContextWord.DATA) + total
         return total
 
     # Special registers
@@ -213,8 +213,8 @@ class Registers(Arithmetic):
             pointer = self.e.emit(f"getelementptr i8, ptr %s, i64 {int(offset)}")
             return Lanes(self, U32, self.e.emit(f"load <32 x i32>, ptr {pointer}, align 64"), False)
         if stem in ("ntid", "ctaid", "nctaid"):
-            first = {"ntid": Slot.NTID_X, "ctaid": Slot.CTAID_X, "nctaid": Slot.NCTAID_X}[stem]
-            return self.convert(self.slot(Slot(first + _AXES[axis]), varies=True), U32)
+            first = {"ntid": ContextWord.NTID_X, "ctaid": ContextWord.CTAID_X, "nctaid": ContextWord.NCTAID_X}[stem]
+            return self.convert(self.slot(ContextWord(first + _AXES[axis]), varies=True), U32)
         if stem == "laneid":
             return self.lane()
         if stem.startswith("lanemask_"):
@@ -225,7 +225,7 @@ class Registers(Arithmetic):
         if stem == "warpid":
             return self.warp_word(State.WARP)[0]
         if stem in ("dynamic_smem_size", "total_smem_size"):
-            slot = Slot.DYNAMIC_SHARED if stem[0] == "d" else Slot.SHARED_BYTES
+            slot = ContextWord.DYNAMIC_SHARED if stem[0] == "d" else ContextWord.SHARED_BYTES
             return self.convert(self.slot(slot, varies=True), U32)
         if name.startswith(_CLOCKS):
             counter = self._nanoseconds() if stem.startswith("globaltimer") else self._cycles()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ptxgen.emulator.bits import Bits, mangled
 from ptxgen.emulator.emitter import scalar, vector
 from ptxgen.emulator.values import Lanes
-from ptxgen.isa.algebra import Value
+from ptxgen.isa.algebra import Number
 from ptxgen.types import BF16, F16, F32, F64, PRED, U16, U32, U64, DType
 
 _FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
@@ -31,7 +31,7 @@ class Rounding(Bits):
         """The inverse of `as_arithmetic`."""
         return a if a.type == type else self.convert(a, type)
 
-    def binary(self, operation: str, a: Value, b: object) -> Lanes:
+    def binary(self, operation: str, a: Number, b: object) -> Lanes:
         left = self.like(a, U32)
         if left.type.is_float and operation in _FLOAT:
             return self.float_operation(_FLOAT[operation], left, self.like(b, left.type))
@@ -51,19 +51,19 @@ class Rounding(Bits):
             self.apply(instruction, x, y) if nearest else self.directed(instruction, x.type, x, y), a.type
         )
 
-    def fma(self, a: Value, b: Value, c: Value) -> Lanes:
+    def fma(self, a: Number, b: Number, c: Number) -> Lanes:
         x, y, z = (self.like(o, F32) for o in (a, b, c))
         if x.type in (F16, BF16):
             return self._narrow_fma(x, y, z)
         return self.intrinsic("llvm.fma", x, y, z) if self.mode == "rn" else self.directed("fma", x.type, x, y, z)
 
-    def sqrt(self, a: Value) -> Lanes:
+    def sqrt(self, a: Number) -> Lanes:
         value = self.like(a, F32)
         x = self.as_arithmetic(value)
         root = self.intrinsic("llvm.sqrt", x) if self.mode == "rn" else self.directed("sqrt", x.type, x)
         return self.from_arithmetic(root, value.type)
 
-    def rounded(self, mode: str, work: Callable[..., Value], *operands: Value) -> Lanes:
+    def rounded(self, mode: str, work: Callable[..., Number], *operands: Number) -> Lanes:
         before, self.mode = self.mode, mode or "rn"
         if self.mode not in _DIRECTIONS:
             raise ValueError(f"no rounding {mode}; there are {', '.join(_DIRECTIONS)}")
@@ -113,7 +113,7 @@ class Rounding(Bits):
         self.mode = mode
         return self.convert(odd, a.type)
 
-    def convert(self, a: Value, type: DType) -> Lanes:
+    def convert(self, a: Number, type: DType) -> Lanes:
         value = self.like(a, type)
         source = value.type
         if source == type:

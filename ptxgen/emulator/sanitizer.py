@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ptxgen.emulator.layout import Slot
+from ptxgen.emulator.layout import ContextWord
 from ptxgen.emulator.memory_map import MemoryMap
 from ptxgen.emulator.runtime.reports import FindingRecord
 from ptxgen.emulator.runtime.shadow import LINE_BITS, MAX_LINE, THREAD_BITS, THREAD_MASK
@@ -196,11 +196,11 @@ def describe(
     verb = "writes" if store else "reads"
     place = f"{space}[{address:#x}..{address + size:#x})" if space else f"{memory.original(address):#x} ({size} bytes)"
     if kind is FindingKind.BOUNDS:
-        detail = memory.nearest(address) if not space else f"the block has {context[Slot.SHARED_BYTES]} bytes"
+        detail = memory.nearest(address) if not space else f"the block has {context[ContextWord.SHARED_BYTES]} bytes"
         if space == "local":
-            detail = f"the thread has {context[Slot.LOCAL_BYTES]} bytes"
+            detail = f"the thread has {context[ContextWord.LOCAL_BYTES]} bytes"
         if space == "param":
-            detail = f"outside of the parameter that it names; together they have {context[Slot.PARAMETER_BYTES]} bytes"
+            detail = f"outside of the parameter that it names; together they have {context[ContextWord.PARAMETER_BYTES]} bytes"
         return f"{where} {verb} {place}: {detail}"
     if kind is FindingKind.MISALIGNED:
         return f"{where} {verb} {place}, which is not aligned to {size} bytes"
@@ -237,7 +237,7 @@ def describe(
         return f"{where} {verb} {place} before it has waited for the kernels before it: {memory.nearest(address)}"
     if kind in (FindingKind.PROXY, FindingKind.OVERWRITTEN):
         writer = f"thread {_text(unflatten(record.other & THREAD_MASK, threads))}"
-        detail = f"shared[{record.address - context[Slot.SHARED]:#x}..] that {writer}"
+        detail = f"shared[{record.address - context[ContextWord.SHARED]:#x}..] that {writer}"
         if kind is FindingKind.PROXY:
             return f"{where}: the product reads {detail} wrote, with no fence.proxy.async since"
         return f"{where}: the product reads {detail} writes before it was waited for"
@@ -254,15 +254,21 @@ def describe(
     return f"{where} takes part in a shuffle whose member mask does not name it"
 
 
-_OF_BULK_COPIES = frozenset({
-    FindingKind.MBARRIER, FindingKind.ARRIVED, FindingKind.COPY_SIZE, FindingKind.UNWAITED, FindingKind.UNDER_WAY,
-    FindingKind.UNFENCED_COPY,
-})  # fmt: skip
+_OF_BULK_COPIES = frozenset(
+    {
+        FindingKind.MBARRIER,
+        FindingKind.ARRIVED,
+        FindingKind.COPY_SIZE,
+        FindingKind.UNWAITED,
+        FindingKind.UNDER_WAY,
+        FindingKind.UNFENCED_COPY,
+    }
+)
 
 
 def _of_bulk_copies(kind: FindingKind, record: FindingRecord, context: Sequence[int], threads: tuple[int, int, int]) -> str:
     """What a thread did with an mbarrier or a bulk copy."""
-    place = f"shared[{record.address - context[Slot.SHARED]:#x}..]"
+    place = f"shared[{record.address - context[ContextWord.SHARED]:#x}..]"
     store = bool(record.extra >> EXTRA_STORE & 1)
     if kind is FindingKind.MBARRIER:
         return f"takes {place} for an mbarrier, which it is not"
@@ -287,15 +293,15 @@ def _of_bulk_copies(kind: FindingKind, record: FindingRecord, context: Sequence[
 def classify(record: FindingRecord, context: Sequence[int]) -> tuple[str, int]:
     """(`shared`, `local` or `param`, the offset there), or ("", address) for global memory."""
     code = record.extra >> EXTRA_SPACE & 0xFF
-    shared = record.address - context[Slot.SHARED]
-    local = record.address - context[Slot.LOCAL] - record.thread * context[Slot.LOCAL_BYTES]
+    shared = record.address - context[ContextWord.SHARED]
+    local = record.address - context[ContextWord.LOCAL] - record.thread * context[ContextWord.LOCAL_BYTES]
     generic = code == SPACE_CODES["generic"]
-    if code == SPACE_CODES["shared"] or (generic and 0 <= shared < context[Slot.SHARED_BYTES]):
+    if code == SPACE_CODES["shared"] or (generic and 0 <= shared < context[ContextWord.SHARED_BYTES]):
         return "shared", shared
-    if code == SPACE_CODES["local"] or (generic and 0 <= local < context[Slot.LOCAL_BYTES]):
+    if code == SPACE_CODES["local"] or (generic and 0 <= local < context[ContextWord.LOCAL_BYTES]):
         return "local", local
     if code == SPACE_CODES["param"]:
-        return "param", record.address - context[Slot.PARAMETERS]
+        return "param", record.address - context[ContextWord.PARAMETERS]
     return "", record.address & (1 << 64) - 1
 
 
@@ -305,7 +311,7 @@ def unflatten(index: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def _grid(context: Sequence[int]) -> tuple[int, int, int]:
-    return context[Slot.NCTAID_X], context[Slot.NCTAID_Y], context[Slot.NCTAID_Z]
+    return context[ContextWord.NCTAID_X], context[ContextWord.NCTAID_Y], context[ContextWord.NCTAID_Z]
 
 
 def _text(index: tuple[int, int, int]) -> str:

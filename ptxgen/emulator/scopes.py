@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
-from ptxgen.emulator.program import Function, Step
+from ptxgen.emulator.program import ParsedFunction, Step
 from ptxgen.errors import ParseError
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.operands import Register
@@ -72,7 +72,7 @@ class Names:
     """The names of one function while it is read; `module` are those of the module's variables. What is wrong with a name is a
     ParseError, which `fail` makes of a message and a line."""
 
-    def __init__(self, function: Function, module: Container[str], fail: Callable[[str, int | None], ParseError]) -> None:
+    def __init__(self, function: ParsedFunction, module: Container[str], fail: Callable[[str, int | None], ParseError]) -> None:
         self.function, self.scopes = function, [Scope()]
         self._module, self._fail = module, fail
         self._jumps: list[_Jump] = []

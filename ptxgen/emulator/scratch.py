@@ -7,7 +7,7 @@ import mmap
 from collections.abc import Sequence
 
 from ptxgen.emulator.facts import Facts
-from ptxgen.emulator.layout import EXITED, Slot, State
+from ptxgen.emulator.layout import EXITED, ContextWord, State
 from ptxgen.emulator.runtime.bulk_copies import QUEUE_BYTES
 from ptxgen.emulator.runtime.reports import FindingRecords
 from ptxgen.emulator.runtime.shadow import RECORD_BYTES, shadow_bytes
@@ -40,7 +40,7 @@ class Scratch:
         threads = block[0] * block[1] * block[2]
         warps = -(-threads // WARP_SIZE)
         self.threads = threads
-        self.context = (ctypes.c_int64 * len(Slot))()
+        self.context = (ctypes.c_int64 * len(ContextWord))()
         self.address = ctypes.addressof(self.context)
         state_bytes = -(-facts.state_bytes // 128) * 128
         total = facts.shared_bytes + shared
@@ -49,22 +49,22 @@ class Scratch:
         self.local, local_at = aligned(facts.local_bytes * warps * WARP_SIZE)
         self.arrived = (ctypes.c_int32 * 17)()
         c = self.context
-        c[Slot.SHARED], c[Slot.SHARED_BYTES], c[Slot.DYNAMIC_SHARED] = shared_at, total, shared
-        c[Slot.LOCAL], c[Slot.LOCAL_BYTES] = local_at, facts.local_bytes
-        c[Slot.NTID_X], c[Slot.NTID_Y], c[Slot.NTID_Z] = block
-        c[Slot.WARPS], c[Slot.WARP_COUNT], c[Slot.STATE_BYTES] = states, warps, state_bytes
-        c[Slot.THREADS] = threads
-        c[Slot.ARRIVED] = ctypes.addressof(self.arrived)
-        c[Slot.BULK] = facts.bulk_offset
-        c[Slot.WAITS] = facts.bulk_offset + QUEUE_BYTES if facts.bulk_offset else 0
+        c[ContextWord.SHARED], c[ContextWord.SHARED_BYTES], c[ContextWord.DYNAMIC_SHARED] = shared_at, total, shared
+        c[ContextWord.LOCAL], c[ContextWord.LOCAL_BYTES] = local_at, facts.local_bytes
+        c[ContextWord.NTID_X], c[ContextWord.NTID_Y], c[ContextWord.NTID_Z] = block
+        c[ContextWord.WARPS], c[ContextWord.WARP_COUNT], c[ContextWord.STATE_BYTES] = states, warps, state_bytes
+        c[ContextWord.THREADS] = threads
+        c[ContextWord.ARRIVED] = ctypes.addressof(self.arrived)
+        c[ContextWord.BULK] = facts.bulk_offset
+        c[ContextWord.WAITS] = facts.bulk_offset + QUEUE_BYTES if facts.bulk_offset else 0
         if facts.sanitize:
             granules = -(-total >> facts.shared_shift)
-            self.shadow, c[Slot.SHADOW] = aligned(shadow_bytes(granules, states=True))
-            c[Slot.SHARED_SHIFT], c[Slot.SHARED_STRIDE] = facts.shared_shift, granules * RECORD_BYTES
-            c[Slot.GLOBAL_SHIFT] = facts.global_shift
-            self.local_shadow, c[Slot.LOCAL_SHADOW] = aligned(facts.local_bytes * warps * WARP_SIZE)
+            self.shadow, c[ContextWord.SHADOW] = aligned(shadow_bytes(granules, states=True))
+            c[ContextWord.SHARED_SHIFT], c[ContextWord.SHARED_STRIDE] = facts.shared_shift, granules * RECORD_BYTES
+            c[ContextWord.GLOBAL_SHIFT] = facts.global_shift
+            self.local_shadow, c[ContextWord.LOCAL_SHADOW] = aligned(facts.local_bytes * warps * WARP_SIZE)
             self.findings = FindingRecords()
-            c[Slot.FINDINGS] = ctypes.addressof(self.findings)
+            c[ContextWord.FINDINGS] = ctypes.addressof(self.findings)
         for warp in range(warps):
             self._start_warp(states + warp * state_bytes, warp, block)
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ptxgen.emulator.layout import FINISHED, PAUSED, STUCK, TIMED_OUT, Slot
+from ptxgen.emulator.layout import FINISHED, PAUSED, STUCK, TIMED_OUT, ContextWord
 from ptxgen.emulator.runtime.schedule import SLEEP_COST
 from ptxgen.emulator.scratch import Scratch
 from ptxgen.emulator.watch import Run, TimeLimit, call
@@ -18,7 +18,7 @@ _IDLE_ROUNDS = 1 << 12
 """Rounds in which every block only slept, after which none is taken to wait for anything that is still to come."""
 
 
-class Turn(NamedTuple):
+class BlockTurn(NamedTuple):
     """A block that takes turns: its launch's code, its scratch, its number in its launch."""
 
     run: Run
@@ -26,7 +26,7 @@ class Turn(NamedTuple):
     block: int
 
 
-def run_together(turns: Sequence[Turn], seed: int | None, limit: TimeLimit) -> tuple[int, int]:
+def run_together(turns: Sequence[BlockTurn], seed: int | None, limit: TimeLimit) -> tuple[int, int]:
     """Run blocks to their end. In a round each has a turn, in an order that the seed shuffles anew; a turn lasts until the
     block sleeps or has used its share up. Waiting takes nothing from its budget.
 
@@ -46,18 +46,18 @@ def run_together(turns: Sequence[Turn], seed: int | None, limit: TimeLimit) -> t
         for number in order:
             run, scratch, block = turns[number]
             c = scratch.context
-            c[Slot.SERIAL], c[Slot.LAST_EVENT], last = last[Slot.SERIAL], last[Slot.LAST_EVENT], c
-            before = c[Slot.TURNS]
+            c[ContextWord.SERIAL], c[ContextWord.LAST_EVENT], last = last[ContextWord.SERIAL], last[ContextWord.LAST_EVENT], c
+            before = c[ContextWord.TURNS]
             while True:
                 if limit.is_over:
                     return TIMED_OUT, number
                 status = call(run, scratch, block, block + 1)
-                if not (status == PAUSED and c[Slot.WARP_AT]):  # within its turn, which goes on
+                if not (status == PAUSED and c[ContextWord.WARP_AT]):  # within its turn, which goes on
                     break
             if status == PAUSED:
                 left.append(number)
-                if c[Slot.TURNS] == before + SLEEP_COST:
-                    c[Slot.TURNS] = max(before, 1)  # 0 would be a block that has not begun
+                if c[ContextWord.TURNS] == before + SLEEP_COST:
+                    c[ContextWord.TURNS] = max(before, 1)  # 0 would be a block that has not begun
                     continue
             elif status != FINISHED:
                 return status, number

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from ptxgen.emulator.emitter import literal, scalar, vector
-from ptxgen.isa.algebra import Value
+from ptxgen.isa.algebra import Number
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import DType, Kind
 
@@ -22,7 +22,7 @@ class Operators(Protocol):
         """The same number in every lane."""
         ...
 
-    def binary(self, operation: str, a: Value, b: object) -> Lanes:
+    def binary(self, operation: str, a: Number, b: object) -> Lanes:
         """add, sub, mul, and, or, xor, or of floats div."""
         ...
 
@@ -61,37 +61,37 @@ class Lanes:
         element = scalar(self.type)
         return element if self.uniform else vector(element)
 
-    def __add__(self, other: Value | float) -> Lanes:
+    def __add__(self, other: Number | float) -> Lanes:
         return self.algebra.binary("add", self, other)
 
     def __radd__(self, other: float) -> Lanes:
         return self.algebra.binary("add", self.algebra.const(other, self.type), self)
 
-    def __sub__(self, other: Value | float) -> Lanes:
+    def __sub__(self, other: Number | float) -> Lanes:
         return self.algebra.binary("sub", self, other)
 
     def __rsub__(self, other: float) -> Lanes:
         return self.algebra.binary("sub", self.algebra.const(other, self.type), self)
 
-    def __mul__(self, other: Value | float) -> Lanes:
+    def __mul__(self, other: Number | float) -> Lanes:
         return self.algebra.binary("mul", self, other)
 
     def __rmul__(self, other: float) -> Lanes:
         return self.algebra.binary("mul", self.algebra.const(other, self.type), self)
 
-    def __truediv__(self, other: Value | float) -> Lanes:
+    def __truediv__(self, other: Number | float) -> Lanes:
         return self.algebra.binary("div", self, other)
 
     def __rtruediv__(self, other: float) -> Lanes:
         return self.algebra.binary("div", self.algebra.const(other, self.type), self)
 
-    def __and__(self, other: Value | int) -> Lanes:
+    def __and__(self, other: Number | int) -> Lanes:
         return self.algebra.binary("and", self, other)
 
-    def __or__(self, other: Value | int) -> Lanes:
+    def __or__(self, other: Number | int) -> Lanes:
         return self.algebra.binary("or", self, other)
 
-    def __xor__(self, other: Value | int) -> Lanes:
+    def __xor__(self, other: Number | int) -> Lanes:
         return self.algebra.binary("xor", self, other)
 
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
@@ -102,10 +102,10 @@ class Lanes:
     def __neg__(self) -> Lanes:
         return self.algebra.negate(self)
 
-    def __lshift__(self, other: Value | int) -> Lanes:
+    def __lshift__(self, other: Number | int) -> Lanes:
         return self.algebra.shift("shl", self, other)
 
-    def __rshift__(self, other: Value | int) -> Lanes:
+    def __rshift__(self, other: Number | int) -> Lanes:
         return self.algebra.shift("ashr" if self.type.is_signed else "lshr", self, other)
 
     def __eq__(self, other: object) -> Lanes:  # type: ignore[override]
@@ -114,16 +114,16 @@ class Lanes:
     def __ne__(self, other: object) -> Lanes:  # type: ignore[override]
         return self.algebra.compare("ne", self, other)
 
-    def __lt__(self, other: Value | float) -> Lanes:
+    def __lt__(self, other: Number | float) -> Lanes:
         return self.algebra.compare("lt", self, other)
 
-    def __le__(self, other: Value | float) -> Lanes:
+    def __le__(self, other: Number | float) -> Lanes:
         return self.algebra.compare("le", self, other)
 
-    def __gt__(self, other: Value | float) -> Lanes:
+    def __gt__(self, other: Number | float) -> Lanes:
         return self.algebra.compare("gt", self, other)
 
-    def __ge__(self, other: Value | float) -> Lanes:
+    def __ge__(self, other: Number | float) -> Lanes:
         return self.algebra.compare("ge", self, other)
 
 

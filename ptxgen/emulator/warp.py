@@ -11,7 +11,7 @@ from ptxgen.emulator.runtime import reports, shuffles
 from ptxgen.emulator.runtime.access import picker
 from ptxgen.emulator.sanitizer import FindingKind
 from ptxgen.emulator.values import Lanes, constant_lanes, constant_value
-from ptxgen.isa.algebra import Value
+from ptxgen.isa.algebra import Number
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import PRED, U32
 
@@ -22,7 +22,7 @@ class WarpOperations(Registers):
     def active(self) -> Lanes:
         return Lanes(self, PRED, self.e.emit(f"bitcast i32 {self.mask} to <32 x i1>"), False)
 
-    def from_lane(self, a: Value, source: Value | Sequence[int]) -> Lanes:
+    def from_lane(self, a: Number, source: Number | Sequence[int]) -> Lanes:
         value = self.like(a, U32)
         if not isinstance(source, Lanes):
             source = constant_value(self, U32, tuple(source))  # type: ignore[arg-type]
@@ -40,14 +40,14 @@ class WarpOperations(Registers):
         name = self.e.call_runtime(picker(element), value.name, self.spread(source))
         return Lanes(self, value.type, name, False, loose=value.loose)
 
-    def ballot(self, p: Value) -> Lanes:
+    def ballot(self, p: Number) -> Lanes:
         value = self.like(p, PRED)
         if value.constant == 1:
             return Lanes(self, U32, self.mask, True)
         bits = self.e.emit(f"bitcast <32 x i1> {self.spread(value)} to i32")
         return Lanes(self, U32, self.e.emit(f"and i32 {bits}, {self.mask}"), True)
 
-    def check_shuffle(self, sources: Value, valid: Value, member_mask: Value) -> None:
+    def check_shuffle(self, sources: Number, valid: Number, member_mask: Number) -> None:
         if not self.sanitize:
             return
         told = (self.bits(member_mask, U32), self.like(sources, U32), self.like(valid, PRED))
@@ -56,7 +56,7 @@ class WarpOperations(Registers):
     def carry(self) -> Lanes:
         return self.register(CARRY)
 
-    def set_carry(self, p: Value) -> None:
+    def set_carry(self, p: Number) -> None:
         self.write(CARRY, self.like(p, PRED))
 
     def no_effect(self) -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ptxgen.emulator.layout import Slot
+from ptxgen.emulator.layout import ContextWord
 from ptxgen.emulator.scratch import Scratch
 
 Run = Callable[[int, int, int], int]
@@ -42,7 +42,7 @@ def call(run: Run, scratch: Scratch, first: int, last: int) -> int:
     """Run blocks first..last-1, or go on with them, until they end, one stops the launch, or the time for a pause has come
     (PAUSED). Pauses change nothing of what the kernel does."""
     context = scratch.context
-    context[Slot.LIMIT] = context[Slot.QUANTUM]
+    context[ContextWord.LIMIT] = context[ContextWord.QUANTUM]
     _watch.running[id(scratch)] = context
     try:
         if _watch.is_idle:
@@ -80,7 +80,7 @@ class _Watch:
             time.sleep(_INTERVAL)
             contexts = list(self.running.values())
             for context in contexts:
-                context[Slot.LIMIT] = 0
+                context[ContextWord.LIMIT] = 0
             idle = 0 if contexts else idle + 1
 
 

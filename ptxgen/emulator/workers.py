@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 
-from ptxgen.emulator.layout import FINISHED, PAUSED, TIMED_OUT, Slot
+from ptxgen.emulator.layout import FINISHED, PAUSED, TIMED_OUT, ContextWord
 from ptxgen.emulator.scratch import Scratch
 from ptxgen.emulator.watch import Run, TimeLimit, call
 
@@ -94,7 +94,7 @@ class _Work:
             if status != PAUSED:
                 self._stop(status, scratch)
                 return
-            first = scratch.context[Slot.NEXT]
+            first = scratch.context[ContextWord.NEXT]
 
     def _stop(self, status: int, scratch: Scratch) -> None:
         if not self.stopped:

@@ -70,7 +70,7 @@ MULTIPROCESSORS: Final[dict[int, Multiprocessor]] = {
 
 
 @dataclass(frozen=True)
-class Product:
+class SoldGpu:
     """A GPU that is sold. `bandwidth_gbps` of its memory is the maker's figure, in 1e9 bytes a second; `read_gbps` is what a
     plain streaming read was measured to reach, 0 where it was not measured; `clock_mhz` is its highest boost clock."""
 
@@ -94,14 +94,14 @@ class Product:
         return MULTIPROCESSORS[self.sm]
 
 
-GPUS: Final[dict[str, Product]] = {
-    gpu["name"]: Product(**gpu) for gpu in json.loads(Path(__file__).with_suffix(".json").read_bytes())
+GPUS: Final[dict[str, SoldGpu]] = {
+    gpu["name"]: SoldGpu(**gpu) for gpu in json.loads(Path(__file__).with_suffix(".json").read_bytes())
 }
 """By name. The rows are in gpus.json: the figures and where they are from."""
 DEFAULT_GPU: Final = GPUS["h200"]
 
 
-def find_gpu(name: str) -> Product:
+def find_gpu(name: str) -> SoldGpu:
     """The GPU of this name, in any case and spacing (`RTX 4090`). ArgumentError lists the known ones."""
     plain = "".join(letter for letter in name.lower() if letter.isalnum())
     if plain not in GPUS:
@@ -110,7 +110,7 @@ def find_gpu(name: str) -> Product:
     return GPUS[plain]
 
 
-def newest_for(target: Target) -> Product:
+def newest_for(target: Target) -> SoldGpu:
     """A GPU that runs code for `target`: the one of its own generation with the most bandwidth, else of the next newer one."""
     sm = min((gpu.sm for gpu in GPUS.values() if gpu.sm >= target.sm), default=DEFAULT_GPU.sm)
     return max((gpu for gpu in GPUS.values() if gpu.sm == sm), key=lambda gpu: gpu.bandwidth_gbps)

@@ -26,7 +26,10 @@ def facts(explanation: Explanation) -> dict[str, Any]:
         "spill_loads": e.assembled.spill_loads,
         "stack_bytes": e.assembled.stack,
         "occupancy": {
-            "blocks": occupancy.blocks, "warps": occupancy.warps, "share": occupancy.share, "limit": occupancy.limit,
+            "blocks": occupancy.blocks,
+            "warps": occupancy.warps,
+            "share": occupancy.share,
+            "limit": occupancy.limit,
             "waves": e.waves,
         },
         "inner_loops": [
@@ -52,7 +55,7 @@ def facts(explanation: Explanation) -> dict[str, Any]:
             {"file": where.file, "line": where.line, "source": where.source, "ptx_lines": numbers}
             for where, numbers in e.by_author.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def _named(instructions: dict[Unit, int]) -> dict[str, int]:

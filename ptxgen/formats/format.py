@@ -13,7 +13,7 @@ from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.formats.half_weights import HalfWeights
-from ptxgen.formats.packed import Bytes, Piece, Run
+from ptxgen.formats.packed import BlockPiece, Bytes, Run
 from ptxgen.types import U32
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Format(ABC):
         which nothing is read."""
         raise ArgumentError(f"{self.name} has no integers in f16")
 
-    def half_pieces(self, window: Bytes, lane: Sequence[Value]) -> tuple[Piece, ...]:
+    def half_pieces(self, window: Bytes, lane: Sequence[Value]) -> tuple[BlockPiece, ...]:
         """What `load_halves` loads, in pieces of 8 or 16 bytes, in its order, `half_bytes` in all: kernels may copy them ahead
         of time and give `unpack_halves` their words."""
         raise ArgumentError(f"{self.name} has no blocks that are aligned to 16 bytes")

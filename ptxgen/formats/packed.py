@@ -60,19 +60,19 @@ def stream(k: KernelBuilder, codes: Bytes, nbytes: int, **hints: str) -> tuple[V
     return load_pieces(k, pieces(codes, nbytes), **hints)
 
 
-class Piece(NamedTuple):
+class BlockPiece(NamedTuple):
     """`nbytes` bytes, 8 or 16, of a block, at a multiple of as many: what one instruction loads or copies."""
 
     place: Element
     nbytes: int
 
 
-def pieces(codes: Bytes, nbytes: int) -> tuple[Piece, ...]:
+def pieces(codes: Bytes, nbytes: int) -> tuple[BlockPiece, ...]:
     """The first `nbytes` bytes in pieces of 16."""
-    return tuple(Piece(codes[offset], 16) for offset in range(0, nbytes, 16))
+    return tuple(BlockPiece(codes[offset], 16) for offset in range(0, nbytes, 16))
 
 
-def load_pieces(k: KernelBuilder, places: Iterable[Piece], **hints: str) -> tuple[Value, ...]:
+def load_pieces(k: KernelBuilder, places: Iterable[BlockPiece], **hints: str) -> tuple[Value, ...]:
     """The u32 of all pieces. As `stream`."""
     words: list[Value] = []
     for place, nbytes in places:

@@ -12,7 +12,7 @@ from ptxgen.formats.codes import load_codes, nibble_bytes, products
 from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
 from ptxgen.formats.half_weights import ONCE, HalfStep, HalfWeights, Scaling, lower_bytes
 from ptxgen.formats.k_scales import KScales, halves, header_constants, pair_of_group
-from ptxgen.formats.packed import Bytes, Piece, Run, high_nibbles, load_pieces, low_nibbles, pieces, stream
+from ptxgen.formats.packed import BlockPiece, Bytes, Run, high_nibbles, load_pieces, low_nibbles, pieces, stream
 
 # The lower nibbles of two halves.
 _FIELDS = 0x000F000F
@@ -67,7 +67,7 @@ class Q4K(Format):
     def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
         return load_pieces(k, self.half_pieces(window, lane), **ONCE)
 
-    def half_pieces(self, window: Bytes, lane: Sequence[Value]) -> tuple[Piece, ...]:
+    def half_pieces(self, window: Bytes, lane: Sequence[Value]) -> tuple[BlockPiece, ...]:
         return pieces(window, 16) + pieces(window.at(lane[0] * 32).at(16), 32)
 
     def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:

@@ -12,7 +12,7 @@ from ptxgen.formats.codes import load_codes, merge, move_bit, nibble_bytes, prod
 from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
 from ptxgen.formats.half_weights import ONCE, THOUSANDS, HalfStep, HalfWeights, Scaling, biased_pair, lower_bytes
 from ptxgen.formats.k_scales import KScales, halves, header_constants, pair_of_group
-from ptxgen.formats.packed import NIBBLES, Bytes, Piece, Run, load_pieces, pieces, stream
+from ptxgen.formats.packed import NIBBLES, BlockPiece, Bytes, Run, load_pieces, pieces, stream
 
 # Where the fifth bit of four packed codes stands.
 _FIFTH = 0x10101010
@@ -77,7 +77,7 @@ class Q5K(Format):
     def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
         return load_pieces(k, self.half_pieces(window, lane), **ONCE)
 
-    def half_pieces(self, window: Bytes, lane: Sequence[Value]) -> tuple[Piece, ...]:
+    def half_pieces(self, window: Bytes, lane: Sequence[Value]) -> tuple[BlockPiece, ...]:
         return pieces(window, 48) + pieces(window.at(lane[0] * 32).at(48), 32)
 
     def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:

@@ -25,7 +25,7 @@ from ptxgen.formats.half_weights import (
     lower_bytes,
     signed_integers,
 )
-from ptxgen.formats.packed import NIBBLES, Bytes, Piece, Run, load_pieces, low_half, pieces
+from ptxgen.formats.packed import NIBBLES, BlockPiece, Bytes, Run, load_pieces, low_half, pieces
 from ptxgen.types import S8, U16, U32
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Q6KAligned(RepackedFormat):
     def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
         return load_pieces(k, self.half_pieces(window, lane), **ONCE)
 
-    def half_pieces(self, window: Bytes, lane: Sequence[Value]) -> tuple[Piece, ...]:
+    def half_pieces(self, window: Bytes, lane: Sequence[Value]) -> tuple[BlockPiece, ...]:
         return _pieces(*(window.at(lane[0] * size).at(region) for region, size in _REGIONS))
 
     def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:
@@ -226,9 +226,9 @@ class Q6KAligned(RepackedFormat):
         return np.concatenate(made, axis=1).reshape(*raw.shape[:-1], -1)
 
 
-def _pieces(nibbles: Bytes, pairs: Bytes, tail: Bytes) -> tuple[Piece, ...]:
+def _pieces(nibbles: Bytes, pairs: Bytes, tail: Bytes) -> tuple[BlockPiece, ...]:
     """What a group is: eight words of nibbles, four of pairs, one of scales, and d."""
-    return (*pieces(nibbles, _NIBBLE_BYTES), *pieces(pairs, _PAIR_BYTES), Piece(tail[0], _SCALE_BYTES))
+    return (*pieces(nibbles, _NIBBLE_BYTES), *pieces(pairs, _PAIR_BYTES), BlockPiece(tail[0], _SCALE_BYTES))
 
 
 def _fields(packed: NDArray[np.uint8], count: int, run: int) -> NDArray[np.uint8]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.types import BY_NAME, F16, F64, DType
 
 UNSIGNED = ("u16", "u32", "u64")
@@ -32,14 +32,14 @@ def dtype(name: str) -> DType:
     return BY_NAME[name]
 
 
-def saturate(v: Algebra, a: Value, sat: str) -> Value:
+def saturate(v: Algebra, a: Number, sat: str) -> Number:
     """`.sat`: clamped to [0, 1], NaN to 0."""
     if not sat:
         return a
     return v.min(v.max(a, v.const(0.0, a.type)), v.const(1.0, a.type))
 
 
-def rectify(v: Algebra, a: Value, relu: str) -> Value:
+def rectify(v: Algebra, a: Number, relu: str) -> Number:
     """`.relu`: a negative number becomes 0, a NaN the canonical one."""
     if not relu:
         return a
@@ -47,8 +47,8 @@ def rectify(v: Algebra, a: Value, relu: str) -> Value:
 
 
 def float_op(
-    v: Algebra, work: Callable[..., Value], *operands: Value, rnd: str = "rn", ftz: str = "", sat: str = "", relu: str = ""
-) -> Value:
+    v: Algebra, work: Callable[..., Number], *operands: Number, rnd: str = "rn", ftz: str = "", sat: str = "", relu: str = ""
+) -> Number:
     """An operation of f32 or f16 under its modifiers: operands and result flushed, rounded, clamped; NaN canonical. `work` must
     take values of any float type."""
     if ftz:
@@ -61,7 +61,7 @@ def float_op(
     return rectify(v, d, relu) if relu else v.canonical(d)
 
 
-def flushed_result(v: Algebra, d: Value, rnd: str, work: Callable[..., Value], *operands: Value) -> Value:
+def flushed_result(v: Algebra, d: Number, rnd: str, work: Callable[..., Number], *operands: Number) -> Number:
     """The result d of an operation with `.ftz`: zero where it is below the least normal number after it was rounded to the bits
     of a normal number (as H200s have it), be it an ordinary number after rounding to the bits of a subnormal one. `work`
     gives the result from the f64 `operands`; it is moved up, out of the subnormal numbers, and rounded there."""
@@ -70,7 +70,7 @@ def flushed_result(v: Algebra, d: Value, rnd: str, work: Callable[..., Value], *
     return v.select(v.abs(normal) < least * up, d * 0.0, d)
 
 
-def by_half(v: Algebra, type: str, work: Callable[..., Value], *operands: Value) -> Value:
+def by_half(v: Algebra, type: str, work: Callable[..., Number], *operands: Number) -> Number:
     """`work` on both halves of packed operands (f16x2, bf16x2), or on scalars as they are."""
     whole = dtype(type)
     if whole.lanes == 1:

@@ -29,8 +29,13 @@ def _dimensions(name: str, meaning: str, section: str) -> list[SpecialRegister]:
     return [SpecialRegister(f"%{name}.{axis}", U32, f"{meaning}, {axis}", section) for axis in "xyz"]
 
 
-_LANE_MASKS = {"eq": "this lane", "le": "this lane and those below", "lt": "the lanes below", "ge": "this lane and those above",
-               "gt": "the lanes above"}  # fmt: skip
+_LANE_MASKS = {
+    "eq": "this lane",
+    "le": "this lane and those below",
+    "lt": "the lanes below",
+    "ge": "this lane and those above",
+    "gt": "the lanes above",
+}
 
 ALL = (
     *_dimensions("tid", "the thread in its block", "10.1"),

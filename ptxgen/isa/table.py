@@ -3,21 +3,23 @@ gathers them and finds one.
 
 A row is written with the `instruction` decorator on a function whose body is the row's meaning:
 
-    @instruction("dp4a.{a_type}.{b_type}", d="u32|s32", a="b32", b="b32", c="=d", sm=61, ptx=(5, 0), section="9.7.1.23",
-                 a_type=("s32", "u32"), b_type=("s32", "u32"), effect=Effect.NONE, unit=Unit.DOT)
+    @instruction("dp4a.{a_type}.{b_type}", sm=61, ptx=(5, 0), section="9.7.1.23", effect=Effect.NONE, unit=Unit.DOT)
+    @modifiers(a_type=("s32", "u32"), b_type=("s32", "u32"))
+    @operands(d="u32|s32", a="b32", b="b32", c="=d")
     def dp4a(v, a, b, c, a_type, b_type): ...
 
 Template: `{slot}` is a modifier that must be there, `{slot?}` one that may be; the keyword of the same name lists its
 values. Every other keyword is an operand, destinations (names that start with `d`) first, and its value says what may stand
 there, in the language of operand_spec.py; a trailing `?` lets it be missing. `dp` is printed after the first destination as
-`d|dp`, and a lane mask is called `mask`. What is the same for a family's rows, it sets once (`partial`).
+`d|dp`, and a lane mask is called `mask`. Modifiers and operands may stand in decorators of their own below the row's. What is
+the same for a family's rows, it sets once (`partial`).
 
-How a meaning is called: `meaning(v, *sources, **modifiers)`. A source arrives as a `Value` of the type that its spec names (its
-register's bits seen as that type; of several types its register's own, else the first), a vector as a tuple of them, `addr` as
-an `Address`, `imm` as an int. Absent optional operands and modifiers are not passed. It returns the destination's `Value`, a
-tuple for a vector, a tuple of one entry a place where the row has two destinations; what a row `updates` counts as one. The
-caller fits a value to a wider register by the sign of the value's type. The meanings of rows that branch, call or return do
-nothing: whoever runs a program moves its program counter by the row's effect.
+How a meaning is called: `meaning(v, *sources, **modifiers)`. A source arrives as a `Number` of the type that its spec names
+(its register's bits seen as that type; of several types its register's own, else the first), a vector as a tuple of them,
+`addr` as an `Address`, `imm` as an int. Absent optional operands and modifiers are not passed. It returns the destination's
+`Number`, a tuple for a vector, a tuple of one entry a place where the row has two destinations; what a row `updates` counts as
+one. The caller fits a value to a wider register by the sign of the value's type. The meanings of rows that branch, call or
+return do nothing: whoever runs a program moves its program counter by the row's effect.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from ptxgen.isa.effects import ADDRESSING, BRANCHES, SCOPES, WEAK, Effect, LaneResult, Ordering
 from ptxgen.isa.operand_spec import OperandKind, OperandSpec, parsed
@@ -48,7 +50,7 @@ class OpcodeSlot:
 
 
 @dataclass(frozen=True)
-class Operand:
+class OperandPlace:
     """An operand place."""
 
     name: str
@@ -73,7 +75,7 @@ class Instruction:
     name: str
     mnemonic: str
     slots: tuple[OpcodeSlot, ...]
-    operands: tuple[Operand, ...]
+    operands: tuple[OperandPlace, ...]
     meaning: Callable[..., Any]
     sm: int
     ptx: tuple[int, int]
@@ -94,17 +96,17 @@ class Instruction:
     bounds: Mapping[str, Collection[int]] = field(default_factory=dict)  # of the constants in these places
 
     @cached_property
-    def destinations(self) -> tuple[Operand, ...]:
+    def destinations(self) -> tuple[OperandPlace, ...]:
         """The operand places that it writes."""
         return tuple(o for o in self.operands if o.is_destination)
 
     @cached_property
-    def sources(self) -> tuple[Operand, ...]:
+    def sources(self) -> tuple[OperandPlace, ...]:
         """The operand places that it reads."""
         return tuple(o for o in self.operands if not o.is_destination)
 
     @cached_property
-    def results(self) -> tuple[Operand, ...]:
+    def results(self) -> tuple[OperandPlace, ...]:
         """The operand places that hold something else afterwards: its destinations, and the source that it updates."""
         return tuple(o for o in self.operands if o.is_destination or o.name == self.updates)
 
@@ -218,7 +220,7 @@ class Instruction:
         return set()
 
     def _operand_problems(
-        self, place: Operand, operand: AnyOperand, modifiers: Modifiers, operands: Mapping[str, AnyOperand], strict: bool
+        self, place: OperandPlace, operand: AnyOperand, modifiers: Modifiers, operands: Mapping[str, AnyOperand], strict: bool
     ) -> list[str]:
         spec = place.spec
         if spec.kind is not OperandKind.VALUE:
@@ -270,8 +272,11 @@ class Instruction:
 
 _BITS = frozenset(type.name for type in ALL if type.kind is Kind.BITS)
 _CLASSES = {
-    OperandKind.ADDRESS: Address, OperandKind.LABEL: LabelRef, OperandKind.SYMBOL: Symbol, OperandKind.CONSTANT: Immediate,
-}  # fmt: skip
+    OperandKind.ADDRESS: Address,
+    OperandKind.LABEL: LabelRef,
+    OperandKind.SYMBOL: Symbol,
+    OperandKind.CONSTANT: Immediate,
+}
 
 
 def _held_name(spec: OperandSpec, modifiers: Modifiers) -> str:
@@ -348,6 +353,69 @@ def instruction(
     source may be a special register, and where `symbols` says so the address of a variable; `bounds` are the values that
     constants may have, none of them where only a register may stand. ValueError for a row
     whose attributes do not suit its text."""
+
+    def add(meaning: Callable[..., Any]) -> Callable[..., Any]:
+        all_places: dict[str, str | tuple[str, ...]] = places | vars(meaning).pop(_PLACES, {})
+        mnemonic, slots = _slots(template, all_places)
+        operands = tuple(
+            OperandPlace(place, parsed(spec.removesuffix("?")), spec.endswith("?"))
+            for place, spec in all_places.items()
+            if isinstance(spec, str)
+        )
+        row = Instruction(
+            name or meaning.__name__.rstrip("_"),
+            mnemonic,
+            slots,
+            operands,
+            meaning,
+            sm,
+            ptx,
+            section,
+            effect,
+            unit,
+            lanes,
+            reads_carry,
+            writes_carry,
+            canonical_nan,
+            dict(defaults or {}),
+            dict(needs or {}),
+            rule,
+            feature,
+            updates,
+            specials,
+            symbols,
+            dict(bounds or {}),
+        )
+        _check(row, template)
+        REGISTERED.append(row)
+        return meaning
+
+    return add
+
+
+def modifiers(**values: tuple[str, ...]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The values of modifiers of the row whose decorator stands above, where they have no room in it."""
+    return _more_places(values)
+
+
+def operands(**specs: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The operands of the row whose decorator stands above, where they have no room in it."""
+    return _more_places(specs)
+
+
+_PLACES: Final = "_places"
+
+
+def _more_places(places: Mapping[str, str | tuple[str, ...]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def keep(meaning: Callable[..., Any]) -> Callable[..., Any]:
+        vars(meaning).setdefault(_PLACES, {}).update(places)
+        return meaning
+
+    return keep
+
+
+def _slots(template: str, places: Mapping[str, str | tuple[str, ...]]) -> tuple[str, tuple[OpcodeSlot, ...]]:
+    """The mnemonic of a template, and its other words."""
     slots = []
     mnemonic, *words = template.split(".")
     for word in words:
@@ -359,23 +427,7 @@ def instruction(
             slots.append(OpcodeSlot(slot, values, optional))
         else:
             slots.append(OpcodeSlot("", (word,)))
-    operands = tuple(
-        Operand(place, parsed(spec.removesuffix("?")), spec.endswith("?"))
-        for place, spec in places.items()
-        if isinstance(spec, str)
-    )
-
-    def add(meaning: Callable[..., Any]) -> Callable[..., Any]:
-        row = Instruction(
-            name or meaning.__name__.rstrip("_"), mnemonic, tuple(slots), operands, meaning, sm, ptx, section, effect, unit,
-            lanes, reads_carry, writes_carry, canonical_nan, dict(defaults or {}), dict(needs or {}), rule, feature, updates,
-            specials, symbols, dict(bounds or {}),
-        )  # fmt: skip
-        _check(row, template)
-        REGISTERED.append(row)
-        return meaning
-
-    return add
+    return mnemonic, tuple(slots)
 
 
 def _check(row: Instruction, template: str) -> None:

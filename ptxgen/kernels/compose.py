@@ -4,13 +4,15 @@ gives the composition, or None where there is none. Rules of a step (executor/la
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Final, TypeGuard
 
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.launch_config import RING_SHARED
 from ptxgen.dsl.parts import with_parameters
-from ptxgen.kernels.collective.gather_digits import GatherDigits
+from ptxgen.kernels.activation.bias import BiasAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
+from ptxgen.kernels.collective.gather_planes import GatherPlanes
 from ptxgen.kernels.gemm.suited import OF_ALL
 from ptxgen.kernels.gemv import suited
 from ptxgen.kernels.gemv.chunks import takes_parts
@@ -26,11 +28,27 @@ from ptxgen.kernels.gemv.shared_digits import chunks
 from ptxgen.kernels.gemv.suited import NO_RING, Ring
 from ptxgen.kernels.gemv.swiglu import SwiGlu
 from ptxgen.kernels.gemv.tokens import Batch
+from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
+from ptxgen.kernels.quantize.quantize import Quantize
 from ptxgen.kernels.segments import further
 from ptxgen.target import WARP_SIZE
 
 ALIKE: Final = ("format", "k", "digits", "normed", "row_parts")
 """The fields in which matrices must be alike to be multiplied in one launch."""
+
+
+def _elementwise(kernel: AddInPlace, m: int) -> tuple[KernelType, ...]:
+    """A bias is a delta that all tokens share."""
+    return (replace(kernel, m=m), BiasAdd(kernel.n, m))
+
+
+def _heads(kernel: PerHeadRmsNorm, m: int) -> tuple[KernelType, ...]:
+    """It does not ask whose heads they are."""
+    return (replace(kernel, heads=kernel.heads * m),)
+
+
+def _blocks(kernel: Quantize, m: int) -> tuple[KernelType, ...]:
+    return (replace(kernel, rows=kernel.rows * m),)
 
 
 def _batch(kernel: HwDp4aGemv, m: int) -> tuple[KernelType, ...]:
@@ -40,17 +58,22 @@ def _batch(kernel: HwDp4aGemv, m: int) -> tuple[KernelType, ...]:
     return (HwDp4aGemv(kernel.format, k=kernel.k, n=kernel.n, digits=kernel.digits, tokens=Batch(m), **Batch.defaults),)
 
 
-FOR_ROWS: Final[dict[type, Callable[[Any, int], tuple[KernelType, ...]]]] = {HwDp4aGemv: _batch, GemvType: rows_by_mwv}
+FOR_ROWS: Final[dict[type, Callable[[Any, int], tuple[KernelType, ...]]]] = {
+    AddInPlace: _elementwise,
+    PerHeadRmsNorm: _heads,
+    Quantize: _blocks,
+    HwDp4aGemv: _batch,
+    GemvType: rows_by_mwv,
+}
 """The forms for m rows of types, and of those that inherit from them, whose form is not the kernel with another `m`."""
 
 
 def for_rows(kernel: KernelType, m: int) -> tuple[KernelType, ...]:
-    """The kernels that do for m rows what this one does for one, in priority order: which one it is may depend on what the rows
-    share. A kernel with a field `m` that is None has the form with that m, unless FOR_ROWS has another one; one whose `m` is a
-    number has none. ArgumentError for an m that is too large."""
-    if forms := kernel.batched(m):
-        return forms
-    if getattr(kernel, "m", None) is not None:
+    """The kernels that do for m tokens what this one does for one, in priority order: which one it is may depend on what the
+    tokens share. A kernel with a field `m` that is None or 1 by default is, with that field set, the one for m tokens, unless
+    FOR_ROWS has another; one for several has none. ArgumentError for an m that is too large."""
+    alone = next((one.default for one in fields(kernel) if one.name == "m"), None)
+    if getattr(kernel, "m", None) != alone or alone not in (None, 1):
         return ()
     own = next((FOR_ROWS[base] for base in type(kernel).__mro__ if base in FOR_ROWS), None)
     if own is not None:
@@ -192,7 +215,7 @@ def between(kernel: KernelType, before: KernelType | None, after: KernelType | N
     """As it is fastest between these launches, with the same bits; None: one that is not known."""
     if not (isinstance(kernel, HwDp4aGemv) and kernel.ring):
         return kernel
-    beside = isinstance(after, GatherDigits) or (isinstance(after, HwDp4aGemv) and after.ring > 0)
+    beside = isinstance(after, GatherPlanes) or (isinstance(after, HwDp4aGemv) and after.ring > 0)
     kernel = replace(kernel, holds_next=kernel.launch().dynamic_shared > suited.HOLDING and not beside)
     leaves = any(isinstance(one, LeaveNorm) for one in kernel.epilogue)
     if not (leaves and isinstance(after, HwDp4aGemv) and _makes_swiglu(after)) or after.ring:

@@ -30,12 +30,25 @@ OPTIONS: Final = ("--std=c++17", "--fmad=false")
 """Without --fmad=false the results would hang on which sums the compilers fuse; write fmaf(a, b, c) where it is meant."""
 
 _C_TYPES: Final = {
-    "u8": "unsigned char", "u16": "unsigned short", "u32": "unsigned int", "u64": "unsigned long long",
-    "s8": "signed char", "s16": "short", "s32": "int", "s64": "long long",
-    "b8": "unsigned char", "b16": "unsigned short", "b32": "unsigned int", "b64": "unsigned long long",
-    "f16": "unsigned short", "bf16": "unsigned short", "f16x2": "unsigned int", "bf16x2": "unsigned int",
-    "f32": "float", "f64": "double",
-}  # fmt: skip
+    "u8": "unsigned char",
+    "u16": "unsigned short",
+    "u32": "unsigned int",
+    "u64": "unsigned long long",
+    "s8": "signed char",
+    "s16": "short",
+    "s32": "int",
+    "s64": "long long",
+    "b8": "unsigned char",
+    "b16": "unsigned short",
+    "b32": "unsigned int",
+    "b64": "unsigned long long",
+    "f16": "unsigned short",
+    "bf16": "unsigned short",
+    "f16x2": "unsigned int",
+    "bf16x2": "unsigned int",
+    "f32": "float",
+    "f64": "double",
+}
 """Half types are passed as their bits: NVRTC brings no cuda_fp16.h."""
 
 _log = logging.getLogger(__name__)

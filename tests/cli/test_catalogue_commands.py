@@ -13,7 +13,7 @@ from ptxgen.commands import catalogue
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels import known_models, registry
-from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.kernels.known_models import Dimensions
 from ptxgen.kernels.registry import find
 from tests.cli.invoke import facts, invoke, refused
@@ -117,12 +117,12 @@ def test_commands_write_for_the_oldest_target_of_a_kernel_and_refuse_one_below(
 
 @pytest.mark.slow
 def test_explain_takes_a_gpu_that_the_kernel_is_for_when_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ResidualAdd, "least_sm", 100)
+    monkeypatch.setattr(AddInPlace, "least_sm", 100)
     assert facts("ptxgen", "explain", "residual_add", "--set", "n=64")["gpu"]["name"] == "b200"
 
 
 def test_a_kernel_for_no_known_gpu_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ResidualAdd, "least_sm", 200)
+    monkeypatch.setattr(AddInPlace, "least_sm", 200)
     assert refused("ptxgen", "emit", "residual_add", "--set", "n=64") == (
         "residual_add needs sm_200 or newer, and no known target is; known: sm_75, sm_80, sm_86, sm_89, sm_90, sm_100, sm_103, "
         "sm_120, sm_121"
@@ -176,11 +176,11 @@ def test_check_of_the_shapes_of_known_models(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_check_takes_every_sample_shape_when_none_is_given() -> None:
     results = facts("ptxgen", "check", "residual_add")
-    assert [result["kernel"] for result in results] == [str(kernel) for kernel in ResidualAdd.cases()]
+    assert [result["kernel"] for result in results] == [str(kernel) for kernel in find("residual_add").cases()]
 
 
 @dataclass(frozen=True)
-class Wrong(ResidualAdd):
+class Wrong(AddInPlace):
     """A kernel that its author got wrong."""
 
     name = "wrong"

@@ -17,12 +17,12 @@ from ptxgen import neighbour
 
 GOOD = """
 from dataclasses import dataclass
-from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.kernels.registry import register
 
 @register
 @dataclass(frozen=True)
-class Mine(ResidualAdd):
+class Mine(AddInPlace):
     name = "strangers_add"
     '''x += delta\x1b[2J'''
     __doc__ = "x += delta\x1b[2J, limit"

@@ -15,10 +15,10 @@ from executor.device import open_device
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
-from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.types import F32
 
-class Prints(ResidualAdd):
+class Prints(AddInPlace):
     name = "test_prints"
 
     def emit(self, k):

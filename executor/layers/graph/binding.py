@@ -15,7 +15,7 @@ from executor.memory.buffers import GpuBuffer, Writes
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import HalfForm, KernelType
-from ptxgen.kernels.quantize.pack_halves import PackHalves
+from ptxgen.kernels.quantize.pack_halves import PackF16
 from ptxgen.kernels.quantize.quantize import Quantize
 
 OWN_PLANES: Final = {"y_digits": "digits", "y_scales": "scales", "y_sums": "sums"}
@@ -163,5 +163,5 @@ def _first(source: ActivationSource) -> GpuBuffer:
 def _packing(form: Form, x: StepValue) -> tuple[KernelType, str]:
     """The kernel that makes the form of f32[tokens, width], and what that is in words."""
     if isinstance(form, HalfForm):
-        return PackHalves(m=x.tokens, k=x.width, parts=form.parts, lane_run=form.lane_run), "halves"
+        return PackF16(m=x.tokens, k=x.width, parts=form.parts, lane_run=form.lane_run), "halves"
     return Quantize(form, n=x.width, rows=x.tokens), "digits"

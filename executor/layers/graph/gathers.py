@@ -17,8 +17,7 @@ from executor.layers.graph.values import ActivationSource, StepValue, lines
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 from ptxgen.kernels.collective.all_gather import AllGather
-from ptxgen.kernels.collective.gather_digits import GatherDigits
-from ptxgen.kernels.collective.send_digits import SendDigits
+from ptxgen.kernels.collective.gather_planes import GatherPlanes
 from ptxgen.kernels.token.gather_rows import GatherRows
 from ptxgen.types import U32
 
@@ -51,7 +50,7 @@ class GatherParts(Operation):
     activated, hidden, and after the last layer logits; so between two gathers into one buffer there always is one into another,
     be they of one layer, of two, or of two steps. What reads a buffer comes before that gather, since what that gathers is made
     of it. Planes that are gathered in between count as well: a rank sends them after all that it has read, and into no `whole`
-    (GatherDigits); so do planes that are sent, which products wait for that are launched before the next gather. So does what
+    (GatherPlanes); so do planes that are sent, which products wait for that are launched before the next gather. So does what
     NCCL gathers (device.gathers says what that is): it has the bits of a rank when that has come so far."""
 
     own: StepValue
@@ -94,8 +93,8 @@ class GatherParts(Operation):
 
     def _bind_planes(self, b: Binding, name: str, planes: int) -> None:
         ranks, norm = b.workspace.device.ranks, self.norm
-        kind = SendDigits if self.sends else GatherDigits
-        kernel = kind(n=self.whole.width, ranks=ranks, digits=planes, normed=norm is not None)
+        shape = {"n": self.whole.width, "ranks": ranks, "digits": planes}
+        kernel = GatherPlanes(**shape, normed=norm is not None, only_sends=self.sends)
         given, received = messages(b.workspace, kernel)
         given["x"] = self.own.buffer.view(0, (kernel.columns,))
         sent: dict[str, Any] = received if self.sends else {}

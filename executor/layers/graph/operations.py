@@ -13,12 +13,9 @@ from executor.layers.graph.rows import enqueue_rows, for_rows
 from executor.layers.graph.values import Form, StepValue
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import HalfForm, KernelType
-from ptxgen.kernels.activation.elementwise import FusedSwiglu, Gelu, ResidualAdd
-from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
-from ptxgen.kernels.activation.swiglu_halves import BatchedFusedSwigluHalves
+from ptxgen.kernels.activation.elementwise import AddInPlace, Gelu
+from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
-from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
-from ptxgen.kernels.norm.rmsnorm_halves import BatchedRmsNormHalves
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,9 +90,9 @@ class Norm(Operation):
             return
         kernel: KernelType
         if isinstance(self.leaves, HalfForm):
-            kernel = BatchedRmsNormHalves(hidden=width, m=tokens, **asdict(self.leaves))
+            kernel = RmsNorm(hidden=width, m=tokens, **asdict(self.leaves))
         else:
-            one = RmsNormDigits(hidden=width, digits=self.leaves)
+            one = RmsNorm(hidden=width, digits=self.leaves)
             kernel = for_rows(one, tokens, y=self.y.flat, x=self.x.flat, gamma=self.gamma)
         b.write(self.name, kernel, self.y, self.leaves, **shaped(kernel, **arguments))
 
@@ -117,7 +114,7 @@ class Add(Operation):
         return (self.y,)
 
     def bind(self, b: Binding) -> None:
-        kernel = ResidualAdd(n=self.y.width)
+        kernel = AddInPlace(n=self.y.width)
         enqueue_rows(b, self.name, kernel, self.y.tokens, x=self.y.flat, delta=self.delta.flat)
 
 
@@ -146,10 +143,10 @@ class Swiglu(Operation):
         if form is None:
             enqueue_rows(b, self.name, FusedSwiglu(n=n), tokens, **arguments)
         elif isinstance(form, HalfForm):
-            split = BatchedFusedSwigluHalves(n=n, m=tokens, **asdict(form))
+            split = FusedSwiglu(n=n, m=tokens, **asdict(form))
             b.write(self.name, split, self.y, form, **shaped(split, **read))
         else:
-            planes = for_rows(FusedSwigluDigits(n=n, digits=form), tokens, **arguments)
+            planes = for_rows(FusedSwiglu(n=n, digits=form), tokens, **arguments)
             b.write(self.name, planes, self.y, form, **shaped(planes, **arguments))
 
 

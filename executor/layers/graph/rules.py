@@ -35,7 +35,7 @@ class Rule(NamedTuple):
 
 def leave_forms(g: StepGraph, s: Setting) -> StepGraph:
     """The operation that makes activations writes the form that their first reader wants. The planes of a norm are not those of
-    its f32 values (RmsNormDigits), so the norm writes them even where nothing is fused."""
+    its f32 values (RmsNorm), so the norm writes them even where nothing is fused."""
     changes: Changes = {}
     for norm in g.each(Norm):
         form = _first_form(g.readers(norm.y))

@@ -7,7 +7,7 @@ from __future__ import annotations
 from enum import IntEnum
 from functools import cache
 
-from ptxgen.emulator.runtime.builder import Builder, RuntimeFunction, Value
+from ptxgen.emulator.runtime.builder import Builder, IrValue, RuntimeFunction
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.reports import report_lanes
 from ptxgen.emulator.sanitizer import FindingKind
@@ -38,7 +38,7 @@ def sorter(step: int) -> RuntimeFunction:
     with the addresses, those of lanes that are off replaced."""
 
     @runtime_function("i32", name=f"sort.{step}", part=f"sort.{step}", is_hot=True, memory="ptr", addresses=_V64, lanes="i32")
-    def sort(b: Builder, memory: Value, addresses: Value, lanes: Value) -> None:
+    def sort(b: Builder, memory: IrValue, addresses: IrValue, lanes: IrValue) -> None:
         with b.when(lanes == 0):
             b.ret(Pattern.NOBODY)
         first = addresses.element(b.first_lane(lanes)).splat()
@@ -71,11 +71,11 @@ def loader(bits: int, count: int) -> RuntimeFunction:
     wide = f"<{WARP_SIZE * count} x {element}>"
 
     @runtime_function(result_type(bits, count), name=name, part=name, is_hot=True, memory="ptr", offset="i64", pattern="i32")
-    def load(b: Builder, memory: Value, offset: Value, pattern: Value) -> None:
-        def address(lane: int) -> Value:
+    def load(b: Builder, memory: IrValue, offset: IrValue, pattern: IrValue) -> None:
+        def address(lane: int) -> IrValue:
             return (memory.at(lane, "i64").load("i64", align=8) + offset).as_pointer()
 
-        def give(lanes_in_order: Value) -> None:
+        def give(lanes_in_order: IrValue) -> None:
             """Return the vectors that are woven into one."""
             b.ret_several([lanes_in_order.shuffled(range(k, WARP_SIZE * count, count)) for k in range(count)])
 
@@ -117,7 +117,7 @@ def storer(bits: int, count: int) -> RuntimeFunction:
     @runtime_function(
         "void", name=name, part=name, is_hot=True, memory="ptr", offset="i64", pattern="i32", lanes="i32", **vectors
     )
-    def store(b: Builder, memory: Value, offset: Value, pattern: Value, lanes: Value, *values: Value) -> None:
+    def store(b: Builder, memory: IrValue, offset: IrValue, pattern: IrValue, lanes: IrValue, *values: IrValue) -> None:
         with b.when(pattern == Pattern.RUN):
             joined = list(values)
             while len(joined) > 1:
@@ -142,7 +142,7 @@ def checked_loader(bits: int, count: int) -> RuntimeFunction:
     name = f"load.checked.{bits}x{count}"
 
     @runtime_function(result_type(bits, count), name=name, part=name, addresses=_V64, lanes="i32")
-    def load(b: Builder, addresses: Value, lanes: Value) -> None:
+    def load(b: Builder, addresses: IrValue, lanes: IrValue) -> None:
         memory = b.memory(_V64, align=64)
         pattern = sorter(count * bits // 8)(b, memory, addresses, lanes)
         loaded = loader(bits, count)(b, memory, b.number(0, "i64"), pattern)
@@ -170,7 +170,9 @@ def checked_storer(bits: int, count: int) -> RuntimeFunction:
         lanes="i32",
         **vectors,
     )
-    def store(b: Builder, context: Value, state: Value, line: Value, addresses: Value, lanes: Value, *values: Value) -> None:
+    def store(
+        b: Builder, context: IrValue, state: IrValue, line: IrValue, addresses: IrValue, lanes: IrValue, *values: IrValue
+    ) -> None:
         memory, none = b.memory(_V64, align=64), b.number(0, "i64")
         pattern = sorter(size)(b, memory, addresses, lanes)
         storer(bits, count)(b, memory, none, pattern, lanes, *values)
@@ -182,7 +184,7 @@ def checked_storer(bits: int, count: int) -> RuntimeFunction:
     return store
 
 
-def _members(loaded: Value, bits: int, count: int) -> list[Value]:
+def _members(loaded: IrValue, bits: int, count: int) -> list[IrValue]:
     """The vectors of what a `loader` gave."""
     return [loaded] if count == 1 else [loaded.member(k, f"<{WARP_SIZE} x i{bits}>") for k in range(count)]
 
@@ -194,7 +196,7 @@ def picker(element: str) -> RuntimeFunction:
     held = "i8" if element == "i1" else element  # a vector of truths has no addresses
 
     @runtime_function(vector, name=name, part=name, is_hot=True, values=vector, sources=f"<{WARP_SIZE} x i32>")
-    def pick(b: Builder, values: Value, sources: Value) -> None:
+    def pick(b: Builder, values: IrValue, sources: IrValue) -> None:
         table = b.table(values.resized(f"<{WARP_SIZE} x i8>") if element == "i1" else values)
         order = b.table(sources & WARP_SIZE - 1)
         picked = b.memory(f"<{WARP_SIZE} x {held}>", align=64)

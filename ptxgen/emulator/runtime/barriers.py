@@ -5,8 +5,8 @@ waits for is its `State.KIND`: 0 the lanes of its warp, n+1 barrier n of the blo
 
 from __future__ import annotations
 
-from ptxgen.emulator.layout import BARRIERS, EXITED, WAITING, Slot, State
-from ptxgen.emulator.runtime.builder import Builder, Value
+from ptxgen.emulator.layout import BARRIERS, EXITED, WAITING, ContextWord, State
+from ptxgen.emulator.runtime.builder import Builder, IrValue
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.proxies import meet_as_block
 from ptxgen.emulator.runtime.reports import report
@@ -16,7 +16,7 @@ from ptxgen.target import WARP_SIZE
 
 
 @runtime_function("void", state="ptr", lanes="i32", taken="i32", target="i32", other="i32")
-def leave(b: Builder, state: Value, lanes: Value, taken: Value, target: Value, other: Value) -> None:
+def leave(b: Builder, state: IrValue, lanes: IrValue, taken: IrValue, target: IrValue, other: IrValue) -> None:
     """The lanes of a mask go on at `target` if they are in `taken`, else at `other`."""
     s = WarpState(state)
     onward = taken.truths().select(target.splat(), other.splat())
@@ -24,7 +24,7 @@ def leave(b: Builder, state: Value, lanes: Value, taken: Value, target: Value, o
 
 
 @runtime_function("void", state="ptr", lanes="i32", pc="i32", kind="<32 x i32>", need="<32 x i32>", line="i32")
-def park(b: Builder, state: Value, lanes: Value, pc: Value, kind: Value, need: Value, line: Value) -> None:
+def park(b: Builder, state: IrValue, lanes: IrValue, pc: IrValue, kind: IrValue, need: IrValue, line: IrValue) -> None:
     """The lanes of a mask wait, and go on at `pc`. `need` is how many threads the barrier waits for, 0 for all."""
     s = WarpState(state)
     waiting = pc | WAITING
@@ -37,8 +37,8 @@ def park(b: Builder, state: Value, lanes: Value, pc: Value, kind: Value, need: V
 
 @runtime_function("void", state="ptr", lanes="i32", pc="i32", kind="<32 x i32>", need="<32 x i32>", line="i32", votes="i32")
 def park_voting(
-    b: Builder, state: Value, lanes: Value, pc: Value, kind: Value, need: Value, line: Value, votes: Value
-) -> None:  # fmt: skip
+    b: Builder, state: IrValue, lanes: IrValue, pc: IrValue, kind: IrValue, need: IrValue, line: IrValue, votes: IrValue
+) -> None:
     """`park` at a barrier that counts for how many threads a predicate holds: `votes` are the lanes for which it does."""
     s = WarpState(state)
     s[State.VOTERS] = s[State.VOTERS] | lanes
@@ -46,7 +46,7 @@ def park_voting(
     park(b, state, lanes, pc, kind, need, line)
 
 
-def _give_counts(b: Builder, s: WarpState, lanes: Value, votes: Value) -> None:
+def _give_counts(b: Builder, s: WarpState, lanes: IrValue, votes: IrValue) -> None:
     """Those of the lanes that wait for a count get that of their barrier, whose number they still have."""
     left = b.memory("i32")
     left.store(s[State.VOTERS] & lanes)
@@ -61,14 +61,14 @@ def _give_counts(b: Builder, s: WarpState, lanes: Value, votes: Value) -> None:
         s[State.COUNTED] = members.truths().select(count.splat(), s[State.COUNTED])
 
 
-def _waiting(s: WarpState) -> Value:
+def _waiting(s: WarpState) -> IrValue:
     """The lanes that wait, as truths."""
     pcs = s[State.PCS]
     return (pcs >= WAITING) & (pcs != EXITED)
 
 
 @runtime_function("i1", state="ptr")
-def wake(b: Builder, state: Value) -> None:
+def wake(b: Builder, state: IrValue) -> None:
     """Let the lanes go on that wait for their warp; whether there are any. It is called once no lane of the warp can run: those
     that are to come are here by then."""
     s = WarpState(state)
@@ -78,15 +78,15 @@ def wake(b: Builder, state: Value) -> None:
 
 
 @runtime_function("i1", context="ptr")
-def release(b: Builder, context: Value) -> None:
+def release(b: Builder, context: IrValue) -> None:
     """Open each barrier of the block that as many threads wait at as it needs; whether there is none. All threads of the block
     wait, sleep or have ended. One that waits for all opens when those wait that have not ended; that others ended is a
     finding."""
     c = Context(context)
-    sanitised = c[Slot.FINDINGS] != 0
-    warps, count, state_bytes = c[Slot.WARPS].as_pointer(), c[Slot.WARP_COUNT], c[Slot.STATE_BYTES]
-    arrived = c[Slot.ARRIVED].as_pointer()
-    threads = c[Slot.THREADS].resized("i32")
+    sanitised = c[ContextWord.FINDINGS] != 0
+    warps, count, state_bytes = c[ContextWord.WARPS].as_pointer(), c[ContextWord.WARP_COUNT], c[ContextWord.STATE_BYTES]
+    arrived = c[ContextWord.ARRIVED].as_pointer()
+    threads = c[ContextWord.THREADS].resized("i32")
     # One more than there are, for barriers of other numbers; they never open
     waiters, needs, lines, votes = (b.memory("i32", BARRIERS + 1) for _ in range(4))
     b.fill(waiters, 0, 4 * (BARRIERS + 1))
@@ -130,18 +130,25 @@ def release(b: Builder, context: Value) -> None:
         with b.when(sanitised & for_all & (here != threads)):
             line = lines.at(number, "i32").load("i32")
             report(
-                b, context, warps, b.number(FindingKind.BARRIER), line, b.number(0), here.resized("i64"), number,
-                c[Slot.THREADS],
-            )  # fmt: skip
+                b,
+                context,
+                warps,
+                b.number(FindingKind.BARRIER),
+                line,
+                b.number(0),
+                here.resized("i64"),
+                number,
+                c[ContextWord.THREADS],
+            )
         opened.store(opened.load("i32") | b.number(1) << number.resized("i32"))
     open_bits = opened.load("i32")
     with b.when(open_bits == 0):
         b.ret(1)
-    c[Slot.EPOCH] = c[Slot.EPOCH] + 1
+    c[ContextWord.EPOCH] = c[ContextWord.EPOCH] + 1
     with b.when(sanitised):
         meet_as_block(b, context)
-    with b.loop(c[Slot.TOGETHER]) as (i, _):
-        known, taken = (c[slot].as_pointer().at(i, "i32") for slot in (Slot.KNOWN, Slot.TAKEN))
+    with b.loop(c[ContextWord.TOGETHER]) as (i, _):
+        known, taken = (c[slot].as_pointer().at(i, "i32") for slot in (ContextWord.KNOWN, ContextWord.TAKEN))
         later = known.load("i32") < taken.load("i32")
         known.store(later.select(taken.load("i32"), known.load("i32")))
     with b.loop(count) as (warp, others):

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import ctypes
 
-from ptxgen.emulator.layout import LANES_BYTES, Slot, State
-from ptxgen.emulator.runtime.builder import Builder, Value
+from ptxgen.emulator.layout import LANES_BYTES, ContextWord, State
+from ptxgen.emulator.runtime.builder import Builder, IrValue
 from ptxgen.emulator.runtime.function import runtime_function
-from ptxgen.emulator.runtime.views import Context, Fields, WarpState
+from ptxgen.emulator.runtime.views import Context, StructView, WarpState
 from ptxgen.target import WARP_SIZE
 
 MOST = 256
@@ -51,17 +51,17 @@ _HANDOVER_BYTES = ctypes.sizeof(Handover)
 _PHASES = {"pending": _PENDING, "latest": _LATEST, "before": _BEFORE}
 _FAMILIES = (("", 0), ("fenced_", _OF_FENCED))
 WAITS_BYTES = _HANDOVERS + MOST * _HANDOVER_BYTES
-"""From `Slot.WAITS` on a warp has, for the sanitiser: of each mbarrier, when each lane last found a phase complete; up to where
-its lanes' accesses are released; then, in the first warp, the mbarriers' addresses and `Handover`s."""
+"""From `ContextWord.WAITS` on a warp has, for the sanitiser: of each mbarrier, when each lane last found a phase complete; up
+to where its lanes' accesses are released; then, in the first warp, the mbarriers' addresses and `Handover`s."""
 
 
 @runtime_function("i32", context="ptr", address="i64")
-def number_of(b: Builder, context: Value, address: Value) -> None:
+def number_of(b: Builder, context: IrValue, address: IrValue) -> None:
     """The number of an mbarrier among those of the block. A new one gets the next, and no lane has waited for it. What it has
     released in a block before is older than all that the sanitiser looks at."""
     c = Context(context)
-    warps = c[Slot.WARPS].as_pointer()
-    s, addresses = WarpState(warps), warps.at(c[Slot.WAITS] + _ADDRESSES)
+    warps = c[ContextWord.WARPS].as_pointer()
+    s, addresses = WarpState(warps), warps.at(c[ContextWord.WAITS] + _ADDRESSES)
     count = s[State.MBARRIERS].resized("i64")
     with b.loop(count) as (i, _), b.when(addresses.at(i, "i64").load("i64") == address):
         b.ret(i.resized("i32"))
@@ -69,23 +69,23 @@ def number_of(b: Builder, context: Value, address: Value) -> None:
         b.ret(MOST - 1)
     addresses.at(count, "i64").store(address)
     s[State.MBARRIERS] = (count + 1).resized("i32")
-    with b.loop(c[Slot.WARP_COUNT]) as (warp, _):
-        b.fill(warps.at(warp * c[Slot.STATE_BYTES] + c[Slot.WAITS] + count * LANES_BYTES), 0, LANES_BYTES)
+    with b.loop(c[ContextWord.WARP_COUNT]) as (warp, _):
+        b.fill(warps.at(warp * c[ContextWord.STATE_BYTES] + c[ContextWord.WAITS] + count * LANES_BYTES), 0, LANES_BYTES)
     b.ret(count.resized("i32"))
 
 
-def _handover(context: Value, number: Value) -> Fields:
+def _handover(context: IrValue, number: IrValue) -> StructView:
     c = Context(context)
-    place = c[Slot.WARPS].as_pointer().at(c[Slot.WAITS] + _HANDOVERS + number.resized("i64") * _HANDOVER_BYTES)
-    return Fields(place, Handover)
+    place = c[ContextWord.WARPS].as_pointer().at(c[ContextWord.WAITS] + _HANDOVERS + number.resized("i64") * _HANDOVER_BYTES)
+    return StructView(place, Handover)
 
 
-def _released(context: Value, state: Value, number: Value) -> Value:
+def _released(context: IrValue, state: IrValue, number: IrValue) -> IrValue:
     """Where the serial numbers are up to which an mbarrier releases the accesses of a warp's lanes."""
-    return state.at(Context(context)[Slot.WAITS] + _RELEASED + number.resized("i64") * _RELEASED_BYTES)
+    return state.at(Context(context)[ContextWord.WAITS] + _RELEASED + number.resized("i64") * _RELEASED_BYTES)
 
 
-def _later(b: Builder, one: Value, other: Value) -> Value:
+def _later(b: Builder, one: IrValue, other: IrValue) -> IrValue:
     """The larger numbers."""
     if one.type == _VECTOR:
         return b.intrinsic("llvm.umax.v32i32", _VECTOR, one, other)
@@ -93,13 +93,13 @@ def _later(b: Builder, one: Value, other: Value) -> Value:
 
 
 @runtime_function("void", context="ptr", state="ptr", number="i32", lane="i32")
-def note_arrival(b: Builder, context: Value, state: Value, number: Value, lane: Value) -> None:
+def note_arrival(b: Builder, context: IrValue, state: IrValue, number: IrValue, lane: IrValue) -> None:
     """What a lane has done, and all that is known to it to be done, is released by the phase at hand."""
     c, s = Context(context), WarpState(state)
-    barrier, passed = (c[slot].resized("i32") for slot in (Slot.BARRIER_AT, Slot.PASSED))
+    barrier, passed = (c[slot].resized("i32") for slot in (ContextWord.BARRIER_AT, ContextWord.PASSED))
     fenced_warp, fenced_block = (s.of_lane(part, lane).load("i32") for part in (State.FENCED_WARP, State.FENCED_BLOCK))
     of_warp = s[State.MET_AT].splat(), _later(b, s[State.PASSED_WARP], fenced_warp.splat())
-    own = c[Slot.SERIAL].resized("i32"), s.of_lane(State.FENCED, lane).load("i32")
+    own = c[ContextWord.SERIAL].resized("i32"), s.of_lane(State.FENCED, lane).load("i32")
     everyone = barrier, _later(b, _later(b, passed, fenced_block), s[State.MET_FENCED_BLOCK])
     handover = _handover(context, number)
     for (name, offset), of_mates, of_lane, of_all in zip(_FAMILIES, of_warp, own, everyone, strict=True):
@@ -108,7 +108,7 @@ def note_arrival(b: Builder, context: Value, state: Value, number: Value, lane: 
         place = mine.at(lane.resized("i64"), "i32")
         place.store(_later(b, place.load("i32"), of_lane))
         handover[f"{name}pending"] = _later(b, handover[f"{name}pending"], of_all)
-    with b.loop(WarpState(c[Slot.WARPS].as_pointer())[State.MBARRIERS].resized("i64")) as (other, others):
+    with b.loop(WarpState(c[ContextWord.WARPS].as_pointer())[State.MBARRIERS].resized("i64")) as (other, others):
         phase = known_phase(b, context, state, other.resized("i32"), lane)
         with b.when((phase == _PENDING) | (other == number.resized("i64"))):
             others.go_on()
@@ -117,7 +117,14 @@ def note_arrival(b: Builder, context: Value, state: Value, number: Value, lane: 
 
 
 def _pass_on(
-    b: Builder, context: Value, source: Value, phase: Value, fenced: bool, target: Value, to: Value | int, to_fenced: bool
+    b: Builder,
+    context: IrValue,
+    source: IrValue,
+    phase: IrValue,
+    fenced: bool,
+    target: IrValue,
+    to: IrValue | int,
+    to_fenced: bool,
 ) -> None:
     """Have one mbarrier release, from phase `to` on, what a `phase` of another does."""
     c = Context(context)
@@ -132,17 +139,20 @@ def _pass_on(
         elif to == which:
             handover[to_name + word] = after
     at = b.number(to, "i64") if isinstance(to, int) else to.resized("i64")
-    with b.loop(c[Slot.WARP_COUNT]) as (warp, _):
-        state = c[Slot.WARPS].as_pointer().at(warp * c[Slot.STATE_BYTES])
+    with b.loop(c[ContextWord.WARP_COUNT]) as (warp, _):
+        state = c[ContextWord.WARPS].as_pointer().at(warp * c[ContextWord.STATE_BYTES])
         told = _released(context, state, source).at(phase.resized("i64") + offset).load(_VECTOR, 64)
         place = _released(context, state, target).at(at + to_offset)
         place.store(_later(b, place.load(_VECTOR, 64), told), align=64)
 
 
 @runtime_function("void", context="ptr", state="ptr", lane="i32")
-def fence_handed(b: Builder, context: Value, state: Value, lane: Value) -> None:
+def fence_handed(b: Builder, context: IrValue, state: IrValue, lane: IrValue) -> None:
     """What a lane was handed has passed the proxy fence that it executes; to whoever has waited for the same, too."""
-    with b.loop(WarpState(Context(context)[Slot.WARPS].as_pointer())[State.MBARRIERS].resized("i64")) as (number, numbers):
+    with b.loop(WarpState(Context(context)[ContextWord.WARPS].as_pointer())[State.MBARRIERS].resized("i64")) as (
+        number,
+        numbers,
+    ):
         phase = known_phase(b, context, state, number.resized("i32"), lane)
         with b.when(phase == _PENDING):
             numbers.go_on()
@@ -150,15 +160,15 @@ def fence_handed(b: Builder, context: Value, state: Value, lane: Value) -> None:
 
 
 @runtime_function("void", context="ptr", number="i32")
-def complete_phase(b: Builder, context: Value, number: Value) -> None:
+def complete_phase(b: Builder, context: IrValue, number: IrValue) -> None:
     """What arrivals until now release, whoever waits for the mbarrier from now on is handed."""
     c, handover = Context(context), _handover(context, number)
-    c[Slot.SERIAL] = c[Slot.SERIAL] + 1  # later than the waits before
-    handover["before_at"], handover["latest_at"] = handover["latest_at"], c[Slot.SERIAL].resized("i32")
+    c[ContextWord.SERIAL] = c[ContextWord.SERIAL] + 1  # later than the waits before
+    handover["before_at"], handover["latest_at"] = handover["latest_at"], c[ContextWord.SERIAL].resized("i32")
     for name, _ in _FAMILIES:
         handover[f"{name}before"], handover[f"{name}latest"] = handover[f"{name}latest"], handover[f"{name}pending"]
-    with b.loop(c[Slot.WARP_COUNT]) as (warp, _):
-        released = _released(context, c[Slot.WARPS].as_pointer().at(warp * c[Slot.STATE_BYTES]), number)
+    with b.loop(c[ContextWord.WARP_COUNT]) as (warp, _):
+        released = _released(context, c[ContextWord.WARPS].as_pointer().at(warp * c[ContextWord.STATE_BYTES]), number)
         for _, offset in _FAMILIES:
             for to, start in ((_BEFORE, _LATEST), (_LATEST, _PENDING)):
                 released.at(offset + to).store(released.at(offset + start).load(_VECTOR, 64), align=64)
@@ -168,9 +178,9 @@ _HANDED = f"{__name__}.handed"  # every kernel is linked with it, and not with t
 
 
 @runtime_function("i32", part=_HANDED, context="ptr", state="ptr", number="i32", lane="i32")
-def known_phase(b: Builder, context: Value, state: Value, number: Value, lane: Value) -> None:
+def known_phase(b: Builder, context: IrValue, state: IrValue, number: IrValue, lane: IrValue) -> None:
     """Which of the phases of an mbarrier that are complete a lane has waited for: _LATEST, _BEFORE, or 0 for neither."""
-    known = state.at(Context(context)[Slot.WAITS] + number.resized("i64") * LANES_BYTES)
+    known = state.at(Context(context)[ContextWord.WAITS] + number.resized("i64") * LANES_BYTES)
     waited = known.at(lane.resized("i64"), "i32").load("i32")
     handover = _handover(context, number)
     before = (waited >= handover["before_at"]).select(b.number(_BEFORE), 0)
@@ -179,14 +189,16 @@ def known_phase(b: Builder, context: Value, state: Value, number: Value, lane: V
 
 
 @runtime_function("i1", part=_HANDED, context="ptr", state="ptr", lane="i32", thread="i32", serial="i32", fenced="i1")
-def handed(b: Builder, context: Value, state: Value, lane: Value, thread: Value, serial: Value, fenced: Value) -> None:
+def handed(
+    b: Builder, context: IrValue, state: IrValue, lane: IrValue, thread: IrValue, serial: IrValue, fenced: IrValue
+) -> None:
     """Whether a lane has waited for an mbarrier that releases another thread's access of that serial number; with `fenced`, and
     that it has passed a proxy fence."""
     c = Context(context)
-    with b.when(c[Slot.WAITS] == 0):
+    with b.when(c[ContextWord.WAITS] == 0):
         b.ret(0)
-    warps = c[Slot.WARPS].as_pointer()
-    theirs = warps.at((thread >> 5).resized("i64") * c[Slot.STATE_BYTES])
+    warps = c[ContextWord.WARPS].as_pointer()
+    theirs = warps.at((thread >> 5).resized("i64") * c[ContextWord.STATE_BYTES])
     with b.loop(WarpState(warps)[State.MBARRIERS].resized("i64")) as (number, numbers):
         phase = known_phase(b, context, state, number.resized("i32"), lane)
         with b.when(phase == 0):
@@ -204,19 +216,19 @@ def handed(b: Builder, context: Value, state: Value, lane: Value, thread: Value,
 
 
 @runtime_function("void", part=_HANDED, context="ptr")
-def share_waits_of_block(b: Builder, context: Value) -> None:
+def share_waits_of_block(b: Builder, context: IrValue) -> None:
     """The threads of the block meet: what one has waited for, all have."""
     c = Context(context)
-    warps = c[Slot.WARPS].as_pointer()
-    with b.when(c[Slot.WAITS] == 0):
+    warps = c[ContextWord.WARPS].as_pointer()
+    with b.when(c[ContextWord.WAITS] == 0):
         b.ret()
     latest = b.memory("i32")
     with b.loop(WarpState(warps)[State.MBARRIERS].resized("i64")) as (number, _):
         latest.store(0)
-        offset = c[Slot.WAITS] + number * LANES_BYTES
+        offset = c[ContextWord.WAITS] + number * LANES_BYTES
         for collects in (True, False):
-            with b.loop(c[Slot.WARP_COUNT]) as (warp, _):
-                place = warps.at(warp * c[Slot.STATE_BYTES]).at(offset)
+            with b.loop(c[ContextWord.WARP_COUNT]) as (warp, _):
+                place = warps.at(warp * c[ContextWord.STATE_BYTES]).at(offset)
                 if collects:
                     of_warp = b.intrinsic("llvm.vector.reduce.umax.v32i32", "i32", place.load(_VECTOR, 64))
                     latest.store(_later(b, latest.load("i32"), of_warp))
@@ -225,12 +237,12 @@ def share_waits_of_block(b: Builder, context: Value) -> None:
 
 
 @runtime_function("void", context="ptr", state="ptr", lanes="i32")
-def share_waits(b: Builder, context: Value, state: Value, lanes: Value) -> None:
+def share_waits(b: Builder, context: IrValue, state: IrValue, lanes: IrValue) -> None:
     """The lanes of a mask meet: what one has waited for, all have."""
     c = Context(context)
-    known = state.at(c[Slot.WAITS])
+    known = state.at(c[ContextWord.WAITS])
     vector = f"<{WARP_SIZE} x i32>"
-    with b.loop(WarpState(c[Slot.WARPS].as_pointer())[State.MBARRIERS].resized("i64")) as (number, _):
+    with b.loop(WarpState(c[ContextWord.WARPS].as_pointer())[State.MBARRIERS].resized("i64")) as (number, _):
         place = known.at(number * LANES_BYTES)
         before = place.load(vector, 64)
         theirs = lanes.truths().select(before, 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ptxgen.emulator.layout import Slot
-from ptxgen.emulator.runtime.builder import Builder, Value
+from ptxgen.emulator.layout import ContextWord
+from ptxgen.emulator.runtime.builder import Builder, IrValue
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.handovers import BYTES, complete_phase, note_arrival, number_of
 from ptxgen.emulator.runtime.reports import report
@@ -29,10 +29,10 @@ class _Part(NamedTuple):
     def places(self) -> int:
         return self.mask << self.shift
 
-    def of(self, word: Value) -> Value:
+    def of(self, word: IrValue) -> IrValue:
         return word >> self.shift & self.mask
 
-    def put(self, word: Value, number: Value) -> Value:
+    def put(self, word: IrValue, number: IrValue) -> IrValue:
         return word & ~self.places | (number & self.mask) << self.shift
 
 
@@ -42,7 +42,7 @@ wrote (all ones), or that holds zeros, has not."""
 
 
 @runtime_function("i1", place="ptr", word="i64")
-def settle(b: Builder, place: Value, word: Value) -> None:
+def settle(b: Builder, place: IrValue, word: IrValue) -> None:
     """Store an mbarrier; if its phase waits for nothing more, the next begins. Whether it does."""
     expected = EXPECTED.of(word)
     following = PENDING.put(word ^ PARITY.places, expected)
@@ -52,7 +52,7 @@ def settle(b: Builder, place: Value, word: Value) -> None:
 
 
 @runtime_function("i1", context="ptr", state="ptr", line="i32", lane="i32", address="i64")
-def is_mbarrier(b: Builder, context: Value, state: Value, line: Value, lane: Value, address: Value) -> None:
+def is_mbarrier(b: Builder, context: IrValue, state: IrValue, line: IrValue, lane: IrValue, address: IrValue) -> None:
     """Whether there is an mbarrier; reports it if there is none. Of memory that nothing wrote, `check` has told."""
     word = address.as_pointer().load("i64")
     with b.when(_MARK.of(word) == 1):
@@ -63,7 +63,7 @@ def is_mbarrier(b: Builder, context: Value, state: Value, line: Value, lane: Val
 
 
 @runtime_function("void", addresses="<32 x i64>", lanes="i32", counts="<32 x i32>")
-def make_mbarriers(b: Builder, addresses: Value, lanes: Value, counts: Value) -> None:
+def make_mbarriers(b: Builder, addresses: IrValue, lanes: IrValue, counts: IrValue) -> None:
     """Each lane of a mask makes an mbarrier."""
     table, numbers = b.table(addresses), b.table(counts)
     with b.each_lane(lanes) as (lane, _):
@@ -73,7 +73,7 @@ def make_mbarriers(b: Builder, addresses: Value, lanes: Value, counts: Value) ->
 
 @runtime_function("<32 x i64>", context="ptr", state="ptr", addresses="<32 x i64>", lanes="i32", bytes="<32 x i32>", line="i32")
 def arrive_expecting(
-    b: Builder, context: Value, state: Value, addresses: Value, lanes: Value, bytes: Value, line: Value
+    b: Builder, context: IrValue, state: IrValue, addresses: IrValue, lanes: IrValue, bytes: IrValue, line: IrValue
 ) -> None:
     """Each lane of a mask has a phase wait for its bytes, and arrives. Gives the words before."""
     table, more = b.table(addresses), b.table(bytes)
@@ -89,7 +89,7 @@ def arrive_expecting(
             report(b, context, state, FindingKind.ARRIVED, line, lane, address, -1, BYTES)
             every.go_on()
         expecting = TO_COPY.put(word, TO_COPY.of(word) + b.entry(more, lane, "i32").resized("i64"))
-        sanitised = Context(context)[Slot.FINDINGS] != 0
+        sanitised = Context(context)[ContextWord.FINDINGS] != 0
         with b.when(sanitised):
             note_arrival(b, context, state, number_of(b, context, address), lane)
         completes = settle(b, place, expecting - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from ptxgen.emulator.runtime.builder import Builder, RuntimeFunction, Value
+from ptxgen.emulator.runtime.builder import Builder, IrValue, RuntimeFunction
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.target import WARP_SIZE
 
@@ -13,11 +13,11 @@ CHUNK = 8  # of 16 bits: what lies together of a row of b, and how many rows hav
 _FLOATS = f"<{WARP_SIZE} x float>"
 
 
-def chunk_offset(b: Builder, descriptor: Value, group: Value, row: Value, half: Value) -> Value:
+def chunk_offset(b: Builder, descriptor: IrValue, group: IrValue, row: IrValue, half: IrValue) -> IrValue:
     """Where in the shared window the 16 bytes of b lie that hold k from 8 `half` on of row 8 `group` + `row`, as the matrix
     descriptor says (PTX ISA 9.7.15.5.1.2, K-major). All i64, or all vectors of it."""
 
-    def field(at: int, bits: int) -> Value:
+    def field(at: int, bits: int) -> IrValue:
         return descriptor >> at & (1 << bits) - 1
 
     mode = field(62, 2)  # no swizzle, or of 128, 64, 32 bytes
@@ -34,7 +34,7 @@ def multiplier(type: str) -> RuntimeFunction:
     to begin with the accumulators) -> nothing. `type` f16 or bf16."""
     name = f"product.{type}"
 
-    def widened(b: Builder, words: Value, count: int) -> Value:
+    def widened(b: Builder, words: IrValue, count: int) -> IrValue:
         """Elements (i16) as floats."""
         if type == "f16":
             halves = b.emit(f"<{count} x half>", f"bitcast {words} to <{count} x half>")
@@ -42,9 +42,9 @@ def multiplier(type: str) -> RuntimeFunction:
         bits = words.resized(f"<{count} x i32>") << 16
         return b.emit(f"<{count} x float>", f"bitcast {bits} to <{count} x float>")
 
-    def left(b: Builder, a: Value) -> list[list[Value]]:
+    def left(b: Builder, a: IrValue) -> list[list[IrValue]]:
         """By k and half of the rows (lane / 4, and 8 further on): what each lane multiplies by."""
-        factors: list[list[Value]] = [[] for _ in range(DEPTH)]
+        factors: list[list[IrValue]] = [[] for _ in range(DEPTH)]
         for register in range(4):
             words = a.at(register, f"<{WARP_SIZE} x i32>").load(f"<{WARP_SIZE} x i32>", align=64)
             halves = [widened(b, (words >> 16 * i).resized(f"<{WARP_SIZE} x i16>"), WARP_SIZE) for i in range(2)]
@@ -53,9 +53,9 @@ def multiplier(type: str) -> RuntimeFunction:
                 factors[CHUNK * (register // 2) + k].append(halves[k % 2].shuffled(order))
         return factors
 
-    def right(b: Builder, shared: Value, descriptor: Value, group: Value) -> list[list[Value]]:
+    def right(b: Builder, shared: IrValue, descriptor: IrValue, group: IrValue) -> list[list[IrValue]]:
         """By k and column (2 (lane mod 4), and the next) of the group: what each lane multiplies with."""
-        factors: list[list[Value]] = []
+        factors: list[list[IrValue]] = []
         for half in range(2):
             rows = []
             for row in range(CHUNK):
@@ -70,11 +70,19 @@ def multiplier(type: str) -> RuntimeFunction:
         return factors
 
     @runtime_function(
-        "void", name=name, part=name, is_hot=True, accumulators="ptr", a="ptr", descriptor="i64", shared="i64", groups="i64",
+        "void",
+        name=name,
+        part=name,
+        is_hot=True,
+        accumulators="ptr",
+        a="ptr",
+        descriptor="i64",
+        shared="i64",
+        groups="i64",
         keeps="i1",
-    )  # fmt: skip
+    )
     def multiply(
-        b: Builder, accumulators: Value, a: Value, descriptor: Value, shared: Value, groups: Value, keeps: Value
+        b: Builder, accumulators: IrValue, a: IrValue, descriptor: IrValue, shared: IrValue, groups: IrValue, keeps: IrValue
     ) -> None:
         rows = left(b, a)
         zero = b.emit(_FLOATS, f"bitcast {b.number(0).splat()} to {_FLOATS}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 
-from ptxgen.emulator.layout import Slot, State
-from ptxgen.emulator.runtime.builder import Builder, Value
+from ptxgen.emulator.layout import ContextWord, State
+from ptxgen.emulator.runtime.builder import Builder, IrValue
 from ptxgen.emulator.runtime.function import runtime_function
-from ptxgen.emulator.runtime.views import Context, Fields, WarpState
+from ptxgen.emulator.runtime.views import Context, StructView, WarpState
 from ptxgen.target import WARP_SIZE
 
 CAPACITY = 512
@@ -40,35 +40,52 @@ class FindingRecords(ctypes.Structure):
     "void", context="ptr", state="ptr", kind="i32", line="i32", lane="i32", address="i64", other="i64", extra="i64"
 )
 def report(
-    b: Builder, context: Value, state: Value, kind: Value, line: Value, lane: Value, address: Value, other: Value, extra: Value
+    b: Builder,
+    context: IrValue,
+    state: IrValue,
+    kind: IrValue,
+    line: IrValue,
+    lane: IrValue,
+    address: IrValue,
+    other: IrValue,
+    extra: IrValue,
 ) -> None:
     """Record what a thread did, or count it if its kind and line are known. Nothing in a kernel that is not sanitised."""
     c = Context(context)
-    findings = c[Slot.FINDINGS]
+    findings = c[ContextWord.FINDINGS]
     with b.when(findings == 0):
         b.ret()
-    heading = Fields(findings.as_pointer(), FindingRecords)
+    heading = StructView(findings.as_pointer(), FindingRecords)
     first = findings.as_pointer().at(FindingRecords.records.offset)
     count = heading["count"]
     with b.loop(count) as (i, loop):
-        earlier = Fields(first.at(i * ctypes.sizeof(FindingRecord)), FindingRecord)
+        earlier = StructView(first.at(i * ctypes.sizeof(FindingRecord)), FindingRecord)
         with b.when((earlier["kind"] != kind) | (earlier["line"] != line)):
             loop.go_on()
         earlier["count"] = earlier["count"] + 1
         b.ret()
     with b.when(count >= CAPACITY):
         b.ret()
-    record = Fields(first.at(count * ctypes.sizeof(FindingRecord)), FindingRecord)
+    record = StructView(first.at(count * ctypes.sizeof(FindingRecord)), FindingRecord)
     record["kind"], record["line"], record["count"] = kind, line, 1
     record["thread"] = (WarpState(state)[State.WARP] * WARP_SIZE + lane).resized("i64")
-    record["block"] = (c[Slot.CTAID_Z] * c[Slot.NCTAID_Y] + c[Slot.CTAID_Y]) * c[Slot.NCTAID_X] + c[Slot.CTAID_X]
+    record["block"] = (c[ContextWord.CTAID_Z] * c[ContextWord.NCTAID_Y] + c[ContextWord.CTAID_Y]) * c[ContextWord.NCTAID_X] + c[
+        ContextWord.CTAID_X
+    ]
     record["address"], record["other"], record["extra"] = address, other, extra
     heading["count"] = count + 1
 
 
 @runtime_function("void", context="ptr", state="ptr", kind="i32", line="i32", lanes="i32", addresses="<32 x i64>", extra="i64")
 def report_lanes(
-    b: Builder, context: Value, state: Value, kind: Value, line: Value, lanes: Value, addresses: Value, extra: Value
+    b: Builder,
+    context: IrValue,
+    state: IrValue,
+    kind: IrValue,
+    line: IrValue,
+    lanes: IrValue,
+    addresses: IrValue,
+    extra: IrValue,
 ) -> None:
     """Report each lane of a mask, with its address."""
     table = b.table(addresses)

@@ -35,10 +35,10 @@ import ctypes
 from enum import IntEnum, IntFlag
 
 from ptxgen.emulator.layout import LANES_BYTES
-from ptxgen.emulator.runtime.builder import Builder, Value
+from ptxgen.emulator.runtime.builder import Builder, IrValue
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.handovers import handed
-from ptxgen.emulator.runtime.views import Fields
+from ptxgen.emulator.runtime.views import StructView
 from ptxgen.target import WARP_SIZE
 
 THREAD_BITS, LINE_BITS = 10, 20
@@ -61,7 +61,7 @@ EVERY_THREAD, EVERY_WARP = THREAD_MASK, THREAD_MASK & ~(WARP_SIZE - 1)
 """Values of `Me.apart`: what tells threads apart, what tells warps apart."""
 
 
-class Access(IntEnum):
+class AccessKind(IntEnum):
     """What an access does. A COPY is a write by cp.async."""
 
     LOAD = 0
@@ -146,18 +146,18 @@ def shadow_bytes(granules: int, *, states: bool) -> int:
     return granules * (RECORD_BYTES * Slots.END + (STATE_BYTES if states else 0))
 
 
-def _elsewhere(mine: Fields, theirs: Fields) -> Value:
+def _elsewhere(mine: StructView, theirs: StructView) -> IrValue:
     """Whether an access is another block's."""
     beyond = (mine["known"] != 0) & (theirs["epoch"] - mine["first"] >= SPAN)
     return beyond | (theirs["epoch"] < mine["first"])
 
 
-def _on_another_device(mine: Fields, theirs: Fields) -> Value:
+def _on_another_device(mine: StructView, theirs: StructView) -> IrValue:
     """Whether an access is another device's."""
     return (mine["device_span"] != 0) & (theirs["epoch"] - mine["device"] >= mine["device_span"])
 
 
-def _in_interval(b: Builder, mine: Fields, theirs: Fields) -> Value:
+def _in_interval(b: Builder, mine: StructView, theirs: StructView) -> IrValue:
     """Whether nothing orders two accesses between two barriers of a block."""
     same_interval = theirs["epoch"] == mine["epoch"]
     differing = (mine["what"] ^ theirs["what"]) & THREAD_MASK
@@ -178,18 +178,18 @@ def _in_interval(b: Builder, mine: Fields, theirs: Fields) -> Value:
 
 
 @runtime_function("i1", me="ptr", other="ptr")
-def concurrent(b: Builder, me: Value, other: Value) -> None:
+def concurrent(b: Builder, me: IrValue, other: IrValue) -> None:
     """Whether no barrier, and no thread's own order, puts the earlier access `other` before mine."""
-    mine, theirs = Fields(me, Me), Fields(other, Record)
+    mine, theirs = StructView(me, Me), StructView(other, Record)
     recorded = theirs["epoch"] >= mine["floor"]
     another_block = theirs["epoch"] < mine["first"]
     b.ret(recorded & (another_block | _in_interval(b, mine, theirs)))
 
 
 @runtime_function("i1", me="ptr", other="ptr")
-def concurrent_together(b: Builder, me: Value, other: Value) -> None:
+def concurrent_together(b: Builder, me: IrValue, other: IrValue) -> None:
     """`concurrent` where blocks take turns."""
-    mine, theirs = Fields(me, Me), Fields(other, Record)
+    mine, theirs = StructView(me, Me), StructView(other, Record)
     with b.when(theirs["epoch"] < mine["floor"]):
         b.ret(0)
     with b.when(_elsewhere(mine, theirs)):
@@ -199,9 +199,9 @@ def concurrent_together(b: Builder, me: Value, other: Value) -> None:
 
 
 @runtime_function("i1", me="ptr", other="ptr")
-def conflict(b: Builder, me: Value, other: Value) -> None:
+def conflict(b: Builder, me: IrValue, other: IrValue) -> None:
     """Whether an earlier access races with mine, one of the two being a write."""
-    mine, theirs = Fields(me, Me), Fields(other, Record)
+    mine, theirs = StructView(me, Me), StructView(other, Record)
     with b.when(mine["known"] != 0), b.when(~concurrent_together(b, me, other)):
         b.ret(0)
     with b.when(mine["known"] == 0), b.when(~concurrent(b, me, other)):
@@ -220,16 +220,16 @@ def conflict(b: Builder, me: Value, other: Value) -> None:
     b.ret(b.call_address(ordered, "i32", me, other) == 0)
 
 
-def _replace(b: Builder, record: Value, me: Value) -> None:
+def _replace(b: Builder, record: IrValue, me: IrValue) -> None:
     """Keep my access in the place of an earlier one; if that is late, so is what stands for it."""
-    kept = Fields(record, Record)
-    late = (kept["epoch"] >= Fields(me, Me)["floor"]).select(kept["sync"] & LATE, 0)
+    kept = StructView(record, Record)
+    late = (kept["epoch"] >= StructView(me, Me)["floor"]).select(kept["sync"] & LATE, 0)
     b.copy_structure(Record, record, me)
     kept["sync"] = kept["sync"] | late
 
 
 @runtime_function("void", first="ptr", me="ptr")
-def remember(b: Builder, first: Value, me: Value) -> None:
+def remember(b: Builder, first: IrValue, me: IrValue) -> None:
     """Keep my access in a pair of records whose accesses do not conflict with each other, nor with mine.
 
     A first that is not concurrent with me is blank, mine or ordered before me: whoever conflicts with it now conflicts with me,
@@ -237,14 +237,14 @@ def remember(b: Builder, first: Value, me: Value) -> None:
     or block if any is, and else of another thread. Where blocks take turns, who does not conflict with the first may also be of
     a later interval of its block, so another block is the best that the second can be of, and one of another device is better.
     """
-    mine, theirs = Fields(me, Me), Fields(first, Record)
+    mine, theirs = StructView(me, Me), StructView(first, Record)
     second = first.at(mine["stride"])
     another_warp = ((mine["what"] ^ theirs["what"]) & EVERY_WARP) != 0
     with b.when(mine["known"] != 0):
         with b.when(~concurrent_together(b, me, first)):
             _replace(b, first, me)
             b.ret()
-        seconds = Fields(second, Record)
+        seconds = StructView(second, Record)
         better = _on_another_device(mine, theirs) | another_warp & ~_elsewhere(mine, seconds)
         better = better | _elsewhere(mine, theirs) & ~_on_another_device(mine, seconds)
         with b.when(~concurrent_together(b, me, second) | better):
@@ -258,12 +258,12 @@ def remember(b: Builder, first: Value, me: Value) -> None:
 
 
 @runtime_function("i32", granule="ptr", state="ptr", me="ptr", access="i32", other="ptr")
-def touch(b: Builder, granule: Value, state: Value, me: Value, access: Value, other: Value) -> None:
+def touch(b: Builder, granule: IrValue, state: IrValue, me: IrValue, access: IrValue, other: IrValue) -> None:
     """The verdict on my access to a granule, which it then records. `granule` is its first record, `state` its state or null;
     with a conflict, the record of the other access goes to `other`."""
-    mine = Fields(me, Me)
+    mine = StructView(me, Me)
     stride, floor = mine["stride"], mine["floor"]
-    is_load = access == Access.LOAD
+    is_load = access == AccessKind.LOAD
     race = b.memory("i32")
     race.store(0)
     several = mine["device_span"] != 0
@@ -274,7 +274,7 @@ def touch(b: Builder, granule: Value, state: Value, me: Value, access: Value, ot
         with b.when(is_read & is_load):
             loop.go_on()
         record = granule.at(slot * stride)
-        with b.when(Fields(record, Record)["epoch"] < floor):  # blank, as most are: `conflict` would say so, too
+        with b.when(StructView(record, Record)["epoch"] < floor):  # blank, as most are: `conflict` would say so, too
             loop.go_on()
         with b.when(conflict(b, me, record)):
             b.copy_structure(Record, other, record)
@@ -290,18 +290,18 @@ def touch(b: Builder, granule: Value, state: Value, me: Value, access: Value, ot
     verdict = race.load("i32")
     with b.when(b.is_null(state)):
         b.ret(verdict)
-    states = Fields(state, GranuleState)
+    states = StructView(state, GranuleState)
     unread = (states["written"] < floor).select(b.number(Verdict.UNWRITTEN), states["on_the_way"])
     with b.when(is_load):
         early = unread == Verdict.ON_THE_WAY  # that says more than the race that it is, too
         b.ret(early.select(b.number(0), verdict) | unread)
     states["written"] = mine["epoch"]
-    states["on_the_way"] = (access == Access.COPY).select(b.number(Verdict.ON_THE_WAY), 0)
-    b.ret(verdict | (access == Access.ATOMIC).select(unread, 0))
+    states["on_the_way"] = (access == AccessKind.COPY).select(b.number(Verdict.ON_THE_WAY), 0)
+    b.ret(verdict | (access == AccessKind.ATOMIC).select(unread, 0))
 
 
 @runtime_function("i32", granule="ptr", state="ptr", many="i64", me="ptr", access="i32", other="ptr")
-def touches(b: Builder, granule: Value, state: Value, many: Value, me: Value, access: Value, other: Value) -> None:
+def touches(b: Builder, granule: IrValue, state: IrValue, many: IrValue, me: IrValue, access: IrValue, other: IrValue) -> None:
     """`touch` of `many` granules one after the other: the verdict on the first that has one."""
     ignored = b.memory("i8", RECORD_BYTES)
     verdict = b.memory("i32")

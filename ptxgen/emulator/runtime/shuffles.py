@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ptxgen.emulator.runtime.builder import Builder, Value
+from ptxgen.emulator.runtime.builder import Builder, IrValue
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.reports import report_lanes
 from ptxgen.emulator.sanitizer import FindingKind
@@ -15,7 +15,14 @@ _LANES = f"<{WARP_SIZE} x i32>"
     "void", context="ptr", state="ptr", line="i32", lanes="i32", members=_LANES, sources=_LANES, valid=f"<{WARP_SIZE} x i1>"
 )
 def check_shuffle(
-    b: Builder, context: Value, state: Value, line: Value, lanes: Value, members: Value, sources: Value, valid: Value
+    b: Builder,
+    context: IrValue,
+    state: IrValue,
+    line: IrValue,
+    lanes: IrValue,
+    members: IrValue,
+    sources: IrValue,
+    valid: IrValue,
 ) -> None:
     """Report the lanes of a mask whose source, where valid, is no member or not there, and those that are no members."""
     here, origins = lanes.splat(), sources.resized(f"<{WARP_SIZE} x i64>")

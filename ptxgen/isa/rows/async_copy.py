@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from ptxgen.isa import table
-from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.operands import Address
+from ptxgen.isa.table import modifiers, operands
 from ptxgen.isa.units import Unit
 
 instruction = partial(table.instruction, effect=Effect.ASYNC_COPY, sm=80, ptx=(7, 0))
@@ -15,12 +16,19 @@ instruction = partial(table.instruction, effect=Effect.ASYNC_COPY, sm=80, ptx=(7
 NEEDS: dict[str, table.Need] = {"prefetch": (80, (7, 4)), "space=shared::cta": (80, (7, 8))}
 
 
-@instruction("cp.async.{cache}.{space}.global.{prefetch?}", cache=("ca", "cg"), space=("shared", "shared::cta"),
-             prefetch=("L2::64B", "L2::128B", "L2::256B"), a="addr", b="global addr", size="imm", taken="u32?", name="cp_async",
-             bounds={"size": (4, 8, 16)}, defaults={"space": "shared"}, needs=NEEDS,
-             unit=Unit.GLOBAL, section="9.7.9.25.3.1")  # fmt: skip
+@instruction(
+    "cp.async.{cache}.{space}.global.{prefetch?}",
+    name="cp_async",
+    bounds={"size": (4, 8, 16)},
+    defaults={"space": "shared"},
+    needs=NEEDS,
+    unit=Unit.GLOBAL,
+    section="9.7.9.25.3.1",
+)
+@modifiers(cache=("ca", "cg"), space=("shared", "shared::cta"), prefetch=("L2::64B", "L2::128B", "L2::256B"))
+@operands(a="addr", b="global addr", size="imm", taken="u32?")
 def cp_async(
-    v: Algebra, a: Address, b: Address, size: int, taken: Value | None = None, *, cache: str, space: str, prefetch: str = ""
+    v: Algebra, a: Address, b: Address, size: int, taken: Number | None = None, *, cache: str, space: str, prefetch: str = ""
 ) -> None:
     """Start to copy `size` bytes (4, 8 or 16; only 16 with `cg`, which passes the L1 cache by) from [b] to shared memory [a];
     bytes past `taken` become 0."""

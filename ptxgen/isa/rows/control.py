@@ -6,9 +6,10 @@ from functools import partial
 from typing import Any
 
 from ptxgen.isa import table
-from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect, LaneResult
 from ptxgen.isa.parts import CLUSTER_SCOPE, SCOPES
+from ptxgen.isa.table import modifiers
 from ptxgen.isa.units import Unit
 
 instruction = partial(table.instruction, unit=Unit.CONTROL)
@@ -22,7 +23,7 @@ def bra(v: Algebra, uni: str = "") -> None:
 
 
 @instruction("brx.idx.{uni?}", uni=UNI, index="u32", targets="label", effect=Effect.INDEXED_BRANCH, section="9.7.12.4")
-def brx_idx(v: Algebra, index: Value, uni: str = "") -> None:
+def brx_idx(v: Algebra, index: Number, uni: str = "") -> None:
     """Go on at the label that stands at `index` in the list (.branchtargets) named."""
 
 
@@ -55,7 +56,7 @@ block_barrier = partial(instruction, a="u32", b="u32?", bounds=BOUNDS, effect=Ef
 @block_barrier("bar.cta.sync", name="bar_sync", ptx=(7, 8))
 @block_barrier("barrier.sync.{aligned?}", aligned=("aligned",), name="barrier_sync")
 @block_barrier("barrier.cta.sync.{aligned?}", aligned=("aligned",), name="barrier_sync", ptx=(7, 8))
-def bar_sync(v: Algebra, a: Value, b: Value | None = None, aligned: str = "") -> None:
+def bar_sync(v: Algebra, a: Number, b: Number | None = None, aligned: str = "") -> None:
     """Wait at barrier a (0..15) for the whole block, or for b threads (a multiple of 32)."""
     v.barrier("block", *((a,) if b is None else (a, b)))
 
@@ -67,12 +68,23 @@ def _reductions(opcode: str, name: str, aligned: str = "", ptx: tuple[int, int] 
     for op, type, d in ((("popc",), "u32", "u32"), (("and", "or"), "pred", "pred")):
         for count in numbers:
             instruction(
-                f"{opcode}.red.{{op}}{aligned}.{type}", op=op, **words, d=d, a="u32", **count, c="pred", name=name, ptx=ptx,
-                bounds=BOUNDS, effect=Effect.BLOCK_BARRIER, lanes=LaneResult.SAME, section="9.7.13.1",
-            )(bar_red)  # fmt: skip
+                f"{opcode}.red.{{op}}{aligned}.{type}",
+                op=op,
+                **words,
+                d=d,
+                a="u32",
+                **count,
+                c="pred",
+                name=name,
+                ptx=ptx,
+                bounds=BOUNDS,
+                effect=Effect.BLOCK_BARRIER,
+                lanes=LaneResult.SAME,
+                section="9.7.13.1",
+            )(bar_red)
 
 
-def bar_red(v: Algebra, a: Value, *rest: Value, op: str, aligned: str = "") -> Value:
+def bar_red(v: Algebra, a: Number, *rest: Number, op: str, aligned: str = "") -> Number:
     """As `bar.sync`, then d is in how many of the threads c holds, or whether in all (and) or any (or)."""
     *count, c = rest
     holding = v.barrier_count(~c if op == "and" else c, a, *count)
@@ -86,7 +98,7 @@ _reductions("barrier.cta", "barrier_red", ".{aligned?}", ptx=(7, 8))
 
 
 @instruction("bar.warp.sync", mask="b32:u32", name="bar_warp_sync", effect=Effect.WARP_BARRIER, section="9.7.13.2")
-def bar_warp_sync(v: Algebra, mask: Value) -> None:
+def bar_warp_sync(v: Algebra, mask: Number) -> None:
     """Wait for the lanes of the mask."""
     v.barrier("warp", mask)
 
@@ -97,16 +109,15 @@ def membar(v: Algebra, level: str) -> None:
     v.no_effect()
 
 
-@instruction(
-    "fence.{sem?}.{scope}", sem=("sc", "acq_rel"), scope=SCOPES, needs=CLUSTER_SCOPE, effect=Effect.FENCE, section="9.7.13.4"
-)
+@instruction("fence.{sem?}.{scope}", needs=CLUSTER_SCOPE, effect=Effect.FENCE, section="9.7.13.4")
+@modifiers(sem=("sc", "acq_rel"), scope=SCOPES)
 def fence(v: Algebra, scope: str, sem: str = "") -> None:
     """Earlier accesses are seen before later ones by the threads of the scope."""
     v.no_effect()
 
 
-@instruction("griddepcontrol.{action}", action=("launch_dependents", "wait"), sm=90, ptx=(7, 8), effect=Effect.GRID_CONTROL,
-             section="9.7.13.13")  # fmt: skip
+@instruction("griddepcontrol.{action}", sm=90, ptx=(7, 8), effect=Effect.GRID_CONTROL, section="9.7.13.13")
+@modifiers(action=("launch_dependents", "wait"))
 def griddepcontrol(v: Algebra, action: str) -> None:
     """Let the next grid start early, or wait until earlier grids have finished and their writes are visible."""
     if action == "wait":
@@ -116,6 +127,6 @@ def griddepcontrol(v: Algebra, action: str) -> None:
 
 
 @instruction("nanosleep.u32", a="u32", effect=Effect.SLEEP, section="9.7.19.2")
-def nanosleep(v: Algebra, a: Value) -> None:
+def nanosleep(v: Algebra, a: Number) -> None:
     """Sleep for up to twice a nanoseconds."""
     v.no_effect()

@@ -1,6 +1,6 @@
 """Conversion between number types: the rows of `cvt`, PTX ISA 9.7.9.21.
 
-Which NaN comes out of a NaN the ISA leaves open; here it is what sm_90 gives: the canonical one, but where nothing is
+Which NaN comes out of a NaN the ISA leaves open; here it is what an H200 gives: the canonical one, but where nothing is
 computed (a move or a shift) its own bits, and from f64 its sign and upper bits, quiet.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from ptxgen.isa import table
-from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import (
     FTZ,
@@ -25,6 +25,7 @@ from ptxgen.isa.parts import (
     saturate,
     together,
 )
+from ptxgen.isa.table import modifiers, operands
 from ptxgen.isa.units import Unit
 from ptxgen.types import B16, B32, BF16X2, F16, F16X2, F32, F64, U16, U32, DType
 
@@ -79,7 +80,7 @@ def _same(modifiers: Mapping[str, str]) -> str:
 
 
 @instruction("cvt.{sat?}.{to}.{of}", sat=SAT, to=INTEGERS, of=INTEGERS, d="{to}+", a="{of}+", rule=_clamps, specials=True)
-def cvt(v: Algebra, a: Value, to: str, of: str, sat: str = "") -> Value:
+def cvt(v: Algebra, a: Number, to: str, of: str, sat: str = "") -> Number:
     """Integer to integer: the low bits, or the nearest value with `sat`; extended by the sign of the source."""
     if sat:
         (low, high), (least, most) = _range(dtype(to)), _range(dtype(of))
@@ -87,16 +88,19 @@ def cvt(v: Algebra, a: Value, to: str, of: str, sat: str = "") -> Value:
     return v.convert(a, dtype(to))
 
 
-@instruction("cvt.{rnd}.{sat?}.{to}.{of}", rnd=ROUNDINGS, sat=SAT, to=FLOATS, of=INTEGERS, d="{to}+", a="{of}+", defaults=RN,
-             needs=BF16_NEEDS, rule=_bf16_plain)  # fmt: skip
-def cvt_from_integer(v: Algebra, a: Value, rnd: str, to: str, of: str, sat: str = "") -> Value:
+@instruction("cvt.{rnd}.{sat?}.{to}.{of}", d="{to}+", a="{of}+", defaults=RN, needs=BF16_NEEDS, rule=_bf16_plain)
+@modifiers(rnd=ROUNDINGS, sat=SAT, to=FLOATS, of=INTEGERS)
+def cvt_from_integer(v: Algebra, a: Number, rnd: str, to: str, of: str, sat: str = "") -> Number:
     """Integer to float, rounded as `rnd` says."""
     return saturate(v, _rounded(v, a, dtype(to), rnd), sat)
 
 
-@instruction("cvt.{rnd}.{ftz?}.{sat?}.{to}.{of}", rnd=INTEGER_ROUNDINGS, ftz=FTZ, sat=SAT, to=INTEGERS, of=FLOATS, d="{to}+",
-             a="{of}+", defaults={"rnd": "rzi"}, needs=BF16_NEEDS, rule=together(_bf16_plain, _ftz_needs_f32))  # fmt: skip
-def cvt_to_integer(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = "", sat: str = "") -> Value:
+@instruction(
+    "cvt.{rnd}.{ftz?}.{sat?}.{to}.{of}", defaults={"rnd": "rzi"}, needs=BF16_NEEDS, rule=together(_bf16_plain, _ftz_needs_f32)
+)
+@modifiers(rnd=INTEGER_ROUNDINGS, ftz=FTZ, sat=SAT, to=INTEGERS, of=FLOATS)
+@operands(d="{to}+", a="{of}+")
+def cvt_to_integer(v: Algebra, a: Number, rnd: str, to: str, of: str, ftz: str = "", sat: str = "") -> Number:
     """Float to integer, clamped to its range. NaN gives 0, or the value of the top bit alone where either side has 64 bits."""
     if ftz and of == "f32":
         a = v.flush(a)
@@ -107,29 +111,27 @@ def cvt_to_integer(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = 
     return d
 
 
-@instruction("cvt.{rnd}.{ftz?}.{sat?}.{to}.{of}", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, to=("f16", "f32"), of=("f32", "f64"),
-             d="{to}+", a="{of}+", defaults=RN, rule=_narrows)  # fmt: skip
-def cvt_narrow(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = "", sat: str = "") -> Value:
+@instruction("cvt.{rnd}.{ftz?}.{sat?}.{to}.{of}", d="{to}+", a="{of}+", defaults=RN, rule=_narrows)
+@modifiers(rnd=ROUNDINGS, ftz=FTZ, sat=SAT, to=("f16", "f32"), of=("f32", "f64"))
+def cvt_narrow(v: Algebra, a: Number, rnd: str, to: str, of: str, ftz: str = "", sat: str = "") -> Number:
     """Float to a narrower float, rounded by `rnd`. `ftz` flushes an f32 result, not a subnormal f32 that becomes f16."""
     d = _rounded(v, a, dtype(to), rnd)
     d = saturate(v, flushed_result(v, d, rnd, lambda wide: wide, a) if ftz and to == "f32" else d, sat)
     return d if of == "f64" else v.canonical(d)
 
 
-@instruction(
-    "cvt.{rnd}.{relu?}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("bf16",), d="{to}", a="f32", defaults=RN, sm=80, ptx=(7, 0)
-)
-@instruction(
-    "cvt.{rnd}.{relu}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("f16",), d="{to}", a="f32", defaults=RN, sm=80, ptx=(7, 0)
-)
-def cvt_half(v: Algebra, a: Value, rnd: str, to: str, relu: str = "") -> Value:
+@instruction("cvt.{rnd}.{relu?}.{to}.f32", d="{to}", a="f32", defaults=RN, sm=80, ptx=(7, 0))
+@modifiers(rnd=("rn", "rz"), relu=RELU, to=("bf16",))
+@instruction("cvt.{rnd}.{relu}.{to}.f32", d="{to}", a="f32", defaults=RN, sm=80, ptx=(7, 0))
+@modifiers(rnd=("rn", "rz"), relu=RELU, to=("f16",))
+def cvt_half(v: Algebra, a: Number, rnd: str, to: str, relu: str = "") -> Number:
     """f32 to bf16 or f16; with `relu` a negative number gives 0."""
     return v.canonical(rectify(v, _rounded(v, a, dtype(to), rnd), relu))
 
 
-@instruction("cvt.{rnd}.{relu?}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("f16x2", "bf16x2"), d="{to}", a="f32", b="f32",
-             defaults=RN, sm=80, ptx=(7, 0))  # fmt: skip
-def cvt_pair(v: Algebra, a: Value, b: Value, rnd: str, to: str, relu: str = "") -> Value:
+@instruction("cvt.{rnd}.{relu?}.{to}.f32", d="{to}", a="f32", b="f32", defaults=RN, sm=80, ptx=(7, 0))
+@modifiers(rnd=("rn", "rz"), relu=RELU, to=("f16x2", "bf16x2"))
+def cvt_pair(v: Algebra, a: Number, b: Number, rnd: str, to: str, relu: str = "") -> Number:
     """Two f32 to a packed pair: a to the high half, b to the low half."""
     pair = {"f16x2": F16X2, "bf16x2": BF16X2}[to]
     half = dtype(to.removesuffix("x2"))
@@ -138,9 +140,9 @@ def cvt_pair(v: Algebra, a: Value, b: Value, rnd: str, to: str, relu: str = "") 
 
 
 @instruction("cvt.{to}.{of}", to=("f32",), of=("bf16",), d="{to}+", a="{of}", sm=80, ptx=(7, 1))
-@instruction("cvt.{ftz?}.{sat?}.{to}.{of}", ftz=FTZ, sat=SAT, to=("f32", "f64"), of=("f16", "f32", "bf16"), d="{to}+",
-             a="{of}+", needs=BF16_NEEDS, rule=together(_bf16_plain, _widens))  # fmt: skip
-def cvt_widen(v: Algebra, a: Value, to: str, of: str, ftz: str = "", sat: str = "") -> Value:
+@instruction("cvt.{ftz?}.{sat?}.{to}.{of}", d="{to}+", a="{of}+", needs=BF16_NEEDS, rule=together(_bf16_plain, _widens))
+@modifiers(ftz=FTZ, sat=SAT, to=("f32", "f64"), of=("f16", "f32", "bf16"))
+def cvt_widen(v: Algebra, a: Number, to: str, of: str, ftz: str = "", sat: str = "") -> Number:
     """Float to a wider float, exact."""
     if ftz and of == "f32":
         a = v.canonical(v.flush(a))
@@ -150,9 +152,9 @@ def cvt_widen(v: Algebra, a: Value, to: str, of: str, ftz: str = "", sat: str = 
     return v.canonical(d) if to == "f32" and not shifted else d
 
 
-@instruction("cvt.{rnd?}.{ftz?}.{sat?}.{to}.{of}", rnd=INTEGER_ROUNDINGS, ftz=FTZ, sat=SAT, to=("f16", "f32", "f64"),
-             of=("f16", "f32", "f64"), d="{to}+", a="{of}+", rule=_same)  # fmt: skip
-def cvt_integral(v: Algebra, a: Value, to: str, of: str, rnd: str = "", ftz: str = "", sat: str = "") -> Value:
+@instruction("cvt.{rnd?}.{ftz?}.{sat?}.{to}.{of}", d="{to}+", a="{of}+", rule=_same)
+@modifiers(rnd=INTEGER_ROUNDINGS, ftz=FTZ, sat=SAT, to=("f16", "f32", "f64"), of=("f16", "f32", "f64"))
+def cvt_integral(v: Algebra, a: Number, to: str, of: str, rnd: str = "", ftz: str = "", sat: str = "") -> Number:
     """A float of the same type: rounded to a whole number, flushed or clamped as the modifiers say."""
     if ftz:
         a = v.flush(a)
@@ -165,7 +167,7 @@ def cvt_integral(v: Algebra, a: Value, to: str, of: str, rnd: str = "", ftz: str
 @instruction(
     "cvt.{rnd}.{to}.f32", rnd=("rna",), to=("tf32",), d="b32:{to}", a="f32", defaults={"rnd": "rna"}, sm=80, ptx=(7, 0)
 )
-def cvt_tf32(v: Algebra, a: Value, rnd: str, to: str) -> Value:
+def cvt_tf32(v: Algebra, a: Number, rnd: str, to: str) -> Number:
     """f32 to tf32 (10 bits of fraction), ties away from zero. Of a NaN the low 13 bits are cut off; one without others becomes
     infinity."""
     word = v.bits(a, U32)
@@ -180,7 +182,7 @@ from_pair = partial(
 )
 
 
-def _to_eight_bits(v: Algebra, a: Value, to: str, relu: str) -> Value:
+def _to_eight_bits(v: Algebra, a: Number, to: str, relu: str) -> Number:
     """u32: an f32 as e4m3 or e5m2, to nearest even, clamped to the largest number; of a NaN the canonical one."""
     exponent_bits, fraction_bits, largest = EIGHT_BITS[to]
     bias = (1 << exponent_bits - 1) - 1
@@ -197,22 +199,22 @@ def _to_eight_bits(v: Algebra, a: Value, to: str, relu: str) -> Value:
 
 
 @from_pair("cvt.{rnd}.{sat}.{relu?}.{to}.f32", to=tuple(EIGHT_BITS), d="b16:u16", a="f32", b="f32")
-def cvt_eight_bits(v: Algebra, a: Value, b: Value, rnd: str, sat: str, to: str, relu: str = "") -> Value:
+def cvt_eight_bits(v: Algebra, a: Number, b: Number, rnd: str, sat: str, to: str, relu: str = "") -> Number:
     """Two f32 to a pair of 8-bit floats: a to the high byte, b to the low byte; clamped to the largest number."""
     high, low = (_to_eight_bits(v, x, to, relu) for x in (a, b))
     return v.bits(v.convert(high << 8 | low, U16), B16)
 
 
 @from_pair("cvt.{rnd}.{sat}.{relu?}.{to}.{of}", to=tuple(EIGHT_BITS), of=("f16x2",), d="b16:u16", a="{of}")
-def cvt_halves_to_eight_bits(v: Algebra, a: Value, rnd: str, sat: str, to: str, of: str, relu: str = "") -> Value:
+def cvt_halves_to_eight_bits(v: Algebra, a: Number, rnd: str, sat: str, to: str, of: str, relu: str = "") -> Number:
     """Two f16 to a pair of 8-bit floats, clamped to the largest number."""
     low, high = (_to_eight_bits(v, v.convert(half, F32), to, relu) for half in v.lanes_of(a))
     return v.bits(v.convert(high << 8 | low, U16), B16)
 
 
-@instruction("cvt.{rnd}.{relu?}.{to}.{of}", rnd=("rn",), relu=RELU, to=("f16x2",), of=tuple(EIGHT_BITS), d="{to}", a="b16:u16",
-             bounds={"a": ()}, defaults=RN, sm=89, ptx=(8, 1))  # fmt: skip
-def cvt_from_eight_bits(v: Algebra, a: Value, rnd: str, to: str, of: str, relu: str = "") -> Value:
+@instruction("cvt.{rnd}.{relu?}.{to}.{of}", d="{to}", a="b16:u16", bounds={"a": ()}, defaults=RN, sm=89, ptx=(8, 1))
+@modifiers(rnd=("rn",), relu=RELU, to=("f16x2",), of=tuple(EIGHT_BITS))
+def cvt_from_eight_bits(v: Algebra, a: Number, rnd: str, to: str, of: str, relu: str = "") -> Number:
     """A pair of 8-bit floats to two f16, exact; with `relu` a negative number gives 0."""
     pair = v.convert(v.bits(a, U16), U32)
     halves = []
@@ -228,5 +230,5 @@ def cvt_from_eight_bits(v: Algebra, a: Value, rnd: str, to: str, of: str, relu: 
     return v.join(halves[0], halves[1], F16X2)
 
 
-def _rounded(v: Algebra, a: Value, type: DType, rnd: str) -> Value:
+def _rounded(v: Algebra, a: Number, type: DType, rnd: str) -> Number:
     return v.convert(a, type) if rnd == "rn" else v.rounded(rnd, lambda x: v.convert(x, type), a)

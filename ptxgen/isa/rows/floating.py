@@ -6,9 +6,10 @@ from __future__ import annotations
 from functools import partial
 
 from ptxgen.isa import table
-from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import FTZ, RN, ROUNDINGS, SAT, dtype, float_op
+from ptxgen.isa.table import modifiers
 from ptxgen.isa.units import Unit
 
 any_float = partial(table.instruction, effect=Effect.NONE, unit=Unit.ALU)
@@ -20,7 +21,7 @@ TESTS = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
 
 
 @any_float("testp.{test}.{type}", test=TESTS, type=("f32", "f64"), d="pred", a="{type}", section="9.7.3.1")
-def testp(v: Algebra, a: Value, test: str, type: str) -> Value:
+def testp(v: Algebra, a: Number, test: str, type: str) -> Number:
     """Whether a is of a kind: zero is `normal` and not `subnormal`, infinity neither; `number` is anything but NaN."""
     wide = type == "f64"
     word = v.bits(a, dtype("u64" if wide else "u32"))
@@ -38,7 +39,7 @@ def testp(v: Algebra, a: Value, test: str, type: str) -> Value:
 
 
 @any_float("copysign.{type}", type=("f32", "f64"), d="{type}", a="{type}", b="{type}", section="9.7.3.2")
-def copysign(v: Algebra, a: Value, b: Value, type: str) -> Value:
+def copysign(v: Algebra, a: Number, b: Number, type: str) -> Number:
     """b with the sign of a."""
     integer = dtype("u64" if type == "f64" else "u32")
     sign = 1 << integer.bits - 1
@@ -47,72 +48,70 @@ def copysign(v: Algebra, a: Value, b: Value, type: str) -> Value:
 
 @f64("add.{rnd?}.f64", rnd=ROUNDINGS, b="f64", name="add", defaults=RN, section="9.7.3.3")
 @f32("add.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", name="add", defaults=RN, section="9.7.3.3")
-def add_float(v: Algebra, a: Value, b: Value, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
+def add_float(v: Algebra, a: Number, b: Number, rnd: str = "rn", ftz: str = "", sat: str = "") -> Number:
     """d = a + b, rounded by `rnd`; without it ptxas may contract it with a product."""
     return float_op(v, lambda a, b: a + b, a, b, rnd=rnd, ftz=ftz, sat=sat)
 
 
 @f64("sub.{rnd?}.f64", rnd=ROUNDINGS, b="f64", name="sub", defaults=RN, section="9.7.3.4")
 @f32("sub.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", name="sub", defaults=RN, section="9.7.3.4")
-def sub_float(v: Algebra, a: Value, b: Value, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
+def sub_float(v: Algebra, a: Number, b: Number, rnd: str = "rn", ftz: str = "", sat: str = "") -> Number:
     """d = a - b, rounded by `rnd`; without it ptxas may contract it with a product."""
     return float_op(v, lambda a, b: a - b, a, b, rnd=rnd, ftz=ftz, sat=sat)
 
 
 @f64("mul.{rnd?}.f64", rnd=ROUNDINGS, b="f64", name="mul", defaults=RN, section="9.7.3.5")
 @f32("mul.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", name="mul", defaults=RN, section="9.7.3.5")
-def mul_float(v: Algebra, a: Value, b: Value, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
+def mul_float(v: Algebra, a: Number, b: Number, rnd: str = "rn", ftz: str = "", sat: str = "") -> Number:
     """d = a * b, rounded by `rnd`; without it ptxas may contract it with a sum."""
     return float_op(v, lambda a, b: a * b, a, b, rnd=rnd, ftz=ftz, sat=sat)
 
 
 @f64("fma.{rnd}.f64", rnd=ROUNDINGS, b="f64", c="f64", name="fma", defaults=RN, section="9.7.3.6")
 @f64("mad.{rnd}.f64", rnd=ROUNDINGS, b="f64", c="f64", name="mad", defaults=RN, section="9.7.3.7")
-@f32(
-    "fma.{rnd}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", c="f32", name="fma", defaults=RN, section="9.7.3.6"
-)
-@f32(
-    "mad.{rnd}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", c="f32", name="mad", defaults=RN, section="9.7.3.7"
-)
-def fma_float(v: Algebra, a: Value, b: Value, c: Value, rnd: str, ftz: str = "", sat: str = "") -> Value:
+@f32("fma.{rnd}.{ftz?}.{sat?}.f32", b="f32", c="f32", name="fma", defaults=RN, section="9.7.3.6")
+@modifiers(rnd=ROUNDINGS, ftz=FTZ, sat=SAT)
+@f32("mad.{rnd}.{ftz?}.{sat?}.f32", b="f32", c="f32", name="mad", defaults=RN, section="9.7.3.7")
+@modifiers(rnd=ROUNDINGS, ftz=FTZ, sat=SAT)
+def fma_float(v: Algebra, a: Number, b: Number, c: Number, rnd: str, ftz: str = "", sat: str = "") -> Number:
     """d = a * b + c with one rounding."""
     return float_op(v, v.fma, a, b, c, rnd=rnd, ftz=ftz, sat=sat)
 
 
 @f64("div.{rnd}.f64", rnd=ROUNDINGS, b="f64", name="div", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.8")
 @f32("div.{rnd}.{ftz?}.f32", rnd=ROUNDINGS, ftz=FTZ, b="f32", name="div", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.8")
-def div_float(v: Algebra, a: Value, b: Value, rnd: str, ftz: str = "") -> Value:
+def div_float(v: Algebra, a: Number, b: Number, rnd: str, ftz: str = "") -> Number:
     """d = a / b, rounded as `rnd` says."""
     return float_op(v, lambda a, b: a / b, a, b, rnd=rnd, ftz=ftz)
 
 
 @f64("rcp.{rnd}.f64", rnd=ROUNDINGS, name="rcp", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.13")
 @f32("rcp.{rnd}.{ftz?}.f32", rnd=ROUNDINGS, ftz=FTZ, name="rcp", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.13")
-def rcp_float(v: Algebra, a: Value, rnd: str, ftz: str = "") -> Value:
+def rcp_float(v: Algebra, a: Number, rnd: str, ftz: str = "") -> Number:
     """d = 1 / a, rounded as `rnd` says."""
     return float_op(v, lambda a: v.const(1.0, a.type) / a, a, rnd=rnd, ftz=ftz)
 
 
 @f64("sqrt.{rnd}.f64", rnd=ROUNDINGS, name="sqrt", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.15")
 @f32("sqrt.{rnd}.{ftz?}.f32", rnd=ROUNDINGS, ftz=FTZ, name="sqrt", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.15")
-def sqrt_float(v: Algebra, a: Value, rnd: str, ftz: str = "") -> Value:
+def sqrt_float(v: Algebra, a: Number, rnd: str, ftz: str = "") -> Number:
     """The square root, rounded as `rnd` says."""
     return float_op(v, v.sqrt, a, rnd=rnd, ftz=ftz)
 
 
 @f32("abs.{ftz?}.f32", unit=Unit.ALU, ftz=FTZ, name="abs", section="9.7.3.9")
-def abs_f32(v: Algebra, a: Value, ftz: str = "") -> Value:
+def abs_f32(v: Algebra, a: Number, ftz: str = "") -> Number:
     """a without its sign; of a NaN the canonical one (as GPUs do; the ISA leaves it open)."""
     return v.canonical(v.abs(v.flush(a) if ftz else a))
 
 
 @f32("neg.{ftz?}.f32", unit=Unit.ALU, ftz=FTZ, name="neg", section="9.7.3.10")
-def neg_f32(v: Algebra, a: Value, ftz: str = "") -> Value:
+def neg_f32(v: Algebra, a: Number, ftz: str = "") -> Number:
     """a with its sign turned; of a NaN the canonical one (as GPUs do; the ISA leaves it open)."""
     return v.canonical(-(v.flush(a) if ftz else a))
 
 
-def extreme(v: Algebra, which: str, a: Value, b: Value, *, ftz: str = "", nan: str = "", xorsign: str = "") -> Value:
+def extreme(v: Algebra, which: str, a: Number, b: Number, *, ftz: str = "", nan: str = "", xorsign: str = "") -> Number:
     """min or max: a NaN loses, or wins with `nan`; `xorsign.abs` compares magnitudes and multiplies the signs, save of a result
     that is NaN."""
     if ftz:
@@ -131,39 +130,39 @@ def extreme(v: Algebra, which: str, a: Value, b: Value, *, ftz: str = "", nan: s
     return d
 
 
-@f32("min.{ftz?}.{nan?}.{xorsign?}.f32", unit=Unit.ALU, ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), b="f32", name="min",
-     needs=NAN_NEEDS, section="9.7.3.11")  # fmt: skip
-def min_f32(v: Algebra, a: Value, b: Value, ftz: str = "", nan: str = "", xorsign: str = "") -> Value:
+@f32("min.{ftz?}.{nan?}.{xorsign?}.f32", unit=Unit.ALU, b="f32", name="min", needs=NAN_NEEDS, section="9.7.3.11")
+@modifiers(ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",))
+def min_f32(v: Algebra, a: Number, b: Number, ftz: str = "", nan: str = "", xorsign: str = "") -> Number:
     """The smaller; -0 < +0; a NaN loses unless `NaN` is asked for."""
     return extreme(v, "min", a, b, ftz=ftz, nan=nan, xorsign=xorsign)
 
 
-@f32("max.{ftz?}.{nan?}.{xorsign?}.f32", unit=Unit.ALU, ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), b="f32", name="max",
-     needs=NAN_NEEDS, section="9.7.3.12")  # fmt: skip
-def max_f32(v: Algebra, a: Value, b: Value, ftz: str = "", nan: str = "", xorsign: str = "") -> Value:
+@f32("max.{ftz?}.{nan?}.{xorsign?}.f32", unit=Unit.ALU, b="f32", name="max", needs=NAN_NEEDS, section="9.7.3.12")
+@modifiers(ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",))
+def max_f32(v: Algebra, a: Number, b: Number, ftz: str = "", nan: str = "", xorsign: str = "") -> Number:
     """The larger; -0 < +0; a NaN loses unless `NaN` is asked for."""
     return extreme(v, "max", a, b, ftz=ftz, nan=nan, xorsign=xorsign)
 
 
 @f64("abs.f64", unit=Unit.ALU, name="abs", section="9.7.3.9")
-def abs_f64(v: Algebra, a: Value) -> Value:
+def abs_f64(v: Algebra, a: Number) -> Number:
     """a without its sign."""
     return v.abs(a)
 
 
 @f64("neg.f64", unit=Unit.ALU, name="neg", section="9.7.3.10")
-def neg_f64(v: Algebra, a: Value) -> Value:
+def neg_f64(v: Algebra, a: Number) -> Number:
     """a with its sign turned."""
     return -a
 
 
 @f64("min.f64", unit=Unit.ALU, b="f64", name="min", section="9.7.3.11")
-def min_f64(v: Algebra, a: Value, b: Value) -> Value:
+def min_f64(v: Algebra, a: Number, b: Number) -> Number:
     """The smaller; -0 < +0; a NaN loses."""
     return v.min(a, b)
 
 
 @f64("max.f64", unit=Unit.ALU, b="f64", name="max", section="9.7.3.12")
-def max_f64(v: Algebra, a: Value, b: Value) -> Value:
+def max_f64(v: Algebra, a: Number, b: Number) -> Number:
     """The larger; -0 < +0; a NaN loses."""
     return v.max(a, b)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 
 from ptxgen.isa import table
-from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import BITS, INTEGERS
+from ptxgen.isa.table import modifiers
 from ptxgen.isa.units import Unit
 from ptxgen.types import B32, B64, U32, U64
 
@@ -19,42 +20,42 @@ def _is_integer(modifiers: Mapping[str, str]) -> bool:
     return modifiers.get("type") not in ("pred", "f32", "f64")
 
 
-@instruction("mov.{type}", type=("pred", *BITS, *INTEGERS, "f32", "f64"), d="{type}", a="{type}", specials=True,
-             symbols=_is_integer, section="9.7.9.3")  # fmt: skip
-def mov(v: Algebra, a: Value, type: str) -> Value:
+@instruction("mov.{type}", d="{type}", a="{type}", specials=True, symbols=_is_integer, section="9.7.9.3")
+@modifiers(type=("pred", *BITS, *INTEGERS, "f32", "f64"))
+def mov(v: Algebra, a: Number, type: str) -> Number:
     """Copy a register, a constant, a special register or the address of a variable."""
     return a
 
 
 @instruction("mov.b32", d="b32", a="b16[2]", name="mov", section="9.7.9.4")
 @instruction("mov.b64", d="b64", a="b32[2]", name="mov", section="9.7.9.4")
-def mov_pack_2(v: Algebra, a: tuple[Value, Value]) -> Value:
+def mov_pack_2(v: Algebra, a: tuple[Number, Number]) -> Number:
     """Put two registers side by side, the first lowest."""
     return v.join(a[0], a[1], B32 if a[0].type.bits == 16 else B64)
 
 
 @instruction("mov.b64", d="b64", a="b16[4]", name="mov", section="9.7.9.4")
-def mov_pack_4(v: Algebra, a: tuple[Value, Value, Value, Value]) -> Value:
+def mov_pack_4(v: Algebra, a: tuple[Number, Number, Number, Number]) -> Number:
     """Put four registers side by side, the first lowest."""
     return v.join(v.join(a[0], a[1], B32), v.join(a[2], a[3], B32), B64)
 
 
 @instruction("mov.b32", d="b16[2]", a="b32", name="mov", specials=True, symbols=_is_integer, section="9.7.9.4")
 @instruction("mov.b64", d="b32[2]", a="b64", name="mov", specials=True, symbols=_is_integer, section="9.7.9.4")
-def mov_unpack_2(v: Algebra, a: Value) -> tuple[Value, Value]:
+def mov_unpack_2(v: Algebra, a: Number) -> tuple[Number, Number]:
     """Take a register apart, the lowest half first."""
     return v.lanes_of(a)
 
 
 @instruction("mov.b64", d="b16[4]", a="b64", name="mov", specials=True, symbols=_is_integer, section="9.7.9.4")
-def mov_unpack_4(v: Algebra, a: Value) -> tuple[Value, ...]:
+def mov_unpack_4(v: Algebra, a: Number) -> tuple[Number, ...]:
     """Take a register apart in four, the lowest quarter first."""
     low, high = v.lanes_of(a)
     return (*v.lanes_of(low), *v.lanes_of(high))
 
 
 @instruction("prmt.b32", d="b32", a="b32", b="b32", c="b32", section="9.7.9.7")
-def prmt(v: Algebra, a: Value, b: Value, c: Value) -> Value:
+def prmt(v: Algebra, a: Number, b: Number, c: Number) -> Number:
     """Each byte of d is the byte of {b, a} that a nibble of c names, or its sign replicated if the nibble's top bit is set."""
     eight = v.join(v.bits(a, U32), v.bits(b, U32), U64)
     selectors = v.bits(c, U32)
@@ -67,9 +68,9 @@ def prmt(v: Algebra, a: Value, b: Value, c: Value) -> Value:
     return v.bits(d, B32)
 
 
-@instruction("prmt.b32.{mode}", mode=("f4e", "b4e", "rc8", "ecl", "ecr", "rc16"), d="b32", a="b32", b="b32", c="b32",
-             name="prmt", section="9.7.9.7")  # fmt: skip
-def prmt_mode(v: Algebra, a: Value, b: Value, c: Value, mode: str) -> Value:
+@instruction("prmt.b32.{mode}", d="b32", a="b32", b="b32", c="b32", name="prmt", section="9.7.9.7")
+@modifiers(mode=("f4e", "b4e", "rc8", "ecl", "ecr", "rc16"))
+def prmt_mode(v: Algebra, a: Number, b: Number, c: Number, mode: str) -> Number:
     """The four bytes of {b, a} that the mode and the two low bits of c name."""
     eight = v.join(v.bits(a, U32), v.bits(b, U32), U64)
     s = v.bits(c, U32) & 3

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from ptxgen.isa import table
-from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect, LaneResult
 from ptxgen.isa.parts import one_type
+from ptxgen.isa.table import modifiers, operands
 from ptxgen.isa.units import Unit
 
 instruction = partial(table.instruction, sm=90, ptx=(8, 0), feature="a", unit=Unit.CONTROL)
@@ -31,32 +32,40 @@ def wgmma_commit_group(v: Algebra) -> None:
     v.commit_products()
 
 
-@instruction(
-    "wgmma.wait_group.sync.aligned", pending="imm", name="wgmma_wait_group", effect=Effect.PRODUCT_WAIT, section="9.7.15.7.3"
-)
+@instruction("wgmma.wait_group.sync.aligned", name="wgmma_wait_group", effect=Effect.PRODUCT_WAIT, section="9.7.15.7.3")
+@operands(pending="imm")
 def wgmma_wait_group(v: Algebra, pending: int) -> None:
     """Wait until at most the last `pending` groups (0 to 7) are still under way."""
     v.wait_products(pending)
 
 
-@instruction("wgmma.mma_async.sync.aligned.{shape}.f32.{a_type}.{b_type}", shape=SHAPES, a_type=HALVES, b_type=HALVES,
-             c="f32[shape]", a="b32:{a_type}[4]", b="b64:u64", scale_d="pred", scale_a="imm", scale_b="imm", trans_b="imm",
-             bounds={"scale_a": (-1, 1), "scale_b": (-1, 1), "trans_b": (0, 1)}, rule=one_type,
-             name="wgmma_mma_async", effect=Effect.ASYNC_PRODUCT, unit=Unit.TENSOR, lanes=LaneResult.MIXED,
-             updates="c", canonical_nan=True, section="9.7.15.5.2")  # fmt: skip
+@instruction(
+    "wgmma.mma_async.sync.aligned.{shape}.f32.{a_type}.{b_type}",
+    bounds={"scale_a": (-1, 1), "scale_b": (-1, 1), "trans_b": (0, 1)},
+    rule=one_type,
+    name="wgmma_mma_async",
+    effect=Effect.ASYNC_PRODUCT,
+    unit=Unit.TENSOR,
+    lanes=LaneResult.MIXED,
+    updates="c",
+    canonical_nan=True,
+    section="9.7.15.5.2",
+)
+@modifiers(shape=SHAPES, a_type=HALVES, b_type=HALVES)
+@operands(c="f32[shape]", a="b32:{a_type}[4]", b="b64:u64", scale_d="pred", scale_a="imm", scale_b="imm", trans_b="imm")
 def wgmma_mma_async(
     v: Algebra,
-    c: tuple[Value, ...],
-    a: tuple[Value, ...],
-    b: Value,
-    scale_d: Value,
+    c: tuple[Number, ...],
+    a: tuple[Number, ...],
+    b: Number,
+    scale_d: Number,
     scale_a: int,
     scale_b: int,
     trans_b: int,
     shape: str,
     a_type: str,
     b_type: str,
-) -> tuple[Value, ...]:
+) -> tuple[Number, ...]:
     """c = a b + c, or a b where scale_d is false; done when its group was waited for. Warp w has rows 16 w to 16 w + 15 of
     a [64, 16] and c [64, n], in the fragments of mma m16n8k16; b, [n, 16] and K-major, is in shared memory
     (`matrix_descriptor`). scale_a, scale_b: 1, or -1 to negate; trans_b: 0. Summed in f32 in the order of k; a GPU sums in
@@ -66,16 +75,19 @@ def wgmma_mma_async(
     return v.product(c, a, b, scale_d, a_type, negative=scale_a != scale_b)
 
 
-@instruction("fence.proxy.{proxy}", proxy=("async", "async.global", "async.shared::cta"), name="fence_proxy", feature="",
-             effect=Effect.PROXY_FENCE, section="9.7.13.4")  # fmt: skip
+@instruction("fence.proxy.{proxy}", name="fence_proxy", feature="", effect=Effect.PROXY_FENCE, section="9.7.13.4")
+@modifiers(proxy=("async", "async.global", "async.shared::cta"))
 def fence_proxy(v: Algebra, proxy: str) -> None:
     """Let asynchronous products and bulk copies see what ordinary instructions have written, and overwrite what they have read,
     earlier in causality order: a barrier before it includes other threads' accesses, one after it their products and copies."""
     v.proxy_fence(proxy)
 
 
-@instruction("setmaxnreg.{action}.sync.aligned.u32", action=("inc", "dec"), count="imm", bounds={"count": range(24, 257, 8)},
-             effect=Effect.NONE, section="9.7.19.5")  # fmt: skip
+@instruction(
+    "setmaxnreg.{action}.sync.aligned.u32", bounds={"count": range(24, 257, 8)}, effect=Effect.NONE, section="9.7.19.5"
+)
+@modifiers(action=("inc", "dec"))
+@operands(count="imm")
 def setmaxnreg(v: Algebra, count: int, action: str) -> None:
     """Take more registers a thread, or give some back: `count`, 24 to 256, a multiple of 8, by all four warps."""
     v.no_effect()

@@ -23,7 +23,7 @@ THREADS = 256
 
 @register
 @dataclass(frozen=True)
-class BatchedBiasBroadcastAdd(KernelType):
+class BiasAdd(KernelType):
     """x[i] += bias for each of m rows, in place. x: f32[m, n]; bias: f32[n].
 
     A row has the bits of residual_add with the bias as its delta.

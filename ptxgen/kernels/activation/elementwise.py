@@ -1,11 +1,10 @@
-"""Kernels that compute each element from the elements at the same place: activations, sums, products. One thread an element.
-Their batched forms on m rows of n give a row the same bits."""
+"""Kernels that compute each element from the elements at the same place: activations, sums, products. One thread an element."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from math import prod
 from typing import Any, ClassVar
 
@@ -20,8 +19,7 @@ from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import UNIT
-from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
-from ptxgen.kernels.registry import register
+from ptxgen.kernels.registry import GIVEN, register
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32
 
@@ -32,31 +30,40 @@ SILU_LOST = 3e-37
 
 @dataclass(frozen=True)
 class Elementwise(KernelType):
-    """`result[i]` from `sources[j][i]` for i < n, all f32[n]. `result` may be one of the sources: then it is changed in place.
+    """`result[i]` from `sources[j][i]` for i < n, all f32[n], or f32[m, n]. `result` may be one of the sources: then it is
+    changed in place.
 
     A subclass names the arrays and gives `compute`, its float64 twin `exact` and the rounding bound of the two."""
 
     family: ClassVar[str] = "activation"
+    operation: ClassVar[str]
+    """The name without m."""
     result: ClassVar[str]
     sources: ClassVar[tuple[str, ...]]
     flops: ClassVar[int]  # an element; an exponential or a division counts as one
     n: int
 
     def __post_init__(self) -> None:
-        require(self, "n")
+        require(self, "n", *(["m"] if self.m is not None else []))
+
+    @property
+    def m(self) -> int | None:
+        """The rows of every array, None where arrays have no dimension for them. A subclass that has rows makes it a field."""
+        return None
+
+    @property
+    def name(self) -> str:
+        return self.operation if self.m is None else f"batched_{self.operation}"
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of every array."""
-        return (self.n,)
+        return (self.n,) if self.m is None else (self.m, self.n)
 
     @property
     def size(self) -> int:
         """Elements of an array."""
         return prod(self.shape)
-
-    def batched(self, m: int) -> tuple[KernelType, ...]:
-        return tuple(form(n=self.n, m=m) for form in _BATCHED.get(type(self), ()))
 
     @abstractmethod
     def compute(self, k: KernelBuilder, *values: Value) -> Value:
@@ -101,24 +108,28 @@ class Elementwise(KernelType):
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
         for n in (1536, 1, 255, 4097):
             yield cls(n=n)
+        if any(one.name == "m" for one in fields(cls)):
+            for shape in ({"n": 1536, "m": 3}, {"n": 1, "m": 1}, {"n": 255, "m": 2}, {"n": 37, "m": 7}):
+                yield cls(**shape)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """Values of every size that an activation has, the far tails included."""
         return {
             name: (rng.normal(0.0, 1.0, self.shape) * 10.0 ** rng.uniform(-3, 2, self.shape)).astype(np.float32)
-            for name in self.signature()
+            for name in dict.fromkeys((self.result, *self.sources))
         }
 
 
-@register
+@register(m=[None, GIVEN])
 @dataclass(frozen=True)
-class ResidualAdd(Elementwise):
-    """x += delta: the residual stream, or a bias. x, delta: f32[n]."""
+class AddInPlace(Elementwise):
+    """x += delta: the residual stream, or a bias. x, delta: f32[n] or f32[m, n]."""
 
-    name = "residual_add"
+    operation = "residual_add"
     result = "x"
     sources = ("x", "delta")
     flops = 1
+    m: int | None = field(default=None, kw_only=True)
 
     def compute(self, k: KernelBuilder, *values: Value) -> Value:
         return values[0] + values[1]
@@ -127,15 +138,16 @@ class ResidualAdd(Elementwise):
         return values[0] + values[1]
 
 
-@register
+@register(m=[None, GIVEN])
 @dataclass(frozen=True)
 class ElementwiseMul(Elementwise):
-    """y = a * b. y, a, b: f32[n]."""
+    """y = a * b. y, a, b: f32[n] or f32[m, n]."""
 
-    name = "elementwise_mul"
+    operation = "elementwise_mul"
     result = "y"
     sources = ("a", "b")
     flops = 1
+    m: int | None = field(default=None, kw_only=True)
 
     def compute(self, k: KernelBuilder, *values: Value) -> Value:
         return values[0] * values[1]
@@ -144,36 +156,38 @@ class ElementwiseMul(Elementwise):
         return values[0] * values[1]
 
 
-@register
+@register(m=[None, GIVEN])
 @dataclass(frozen=True)
 class Silu(Elementwise):
-    """y = x * sigmoid(x). y, x: f32[n]."""
+    """y = x * sigmoid(x). y, x: f32[n] or f32[m, n]."""
 
-    name = "silu"
+    operation = "silu"
     result = "y"
     sources = ("x",)
     flops = 4
+    m: int | None = field(default=None, kw_only=True)
 
     def compute(self, k: KernelBuilder, *values: Value) -> Value:
         return mathlib.silu(k, values[0])
 
     def exact(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return _gated(values[0], values[0])
+        return times_sigmoid(values[0], values[0])
 
     def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
         """The exponential is off by 2 units at most, the sum adds one, the division one; one more for the second order."""
         return np.abs(self.exact(*values)) * 5 * UNIT + SILU_LOST
 
 
-@register
+@register(m=[None, GIVEN])
 @dataclass(frozen=True)
 class Gelu(Elementwise):
-    """y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), as GGML defines it. y, x: f32[n]."""
+    """y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), as GGML defines it. y, x: f32[n] or f32[m, n]."""
 
-    name = "gelu"
+    operation = "gelu"
     result = "y"
     sources = ("x",)
     flops = 10
+    m: int | None = field(default=None, kw_only=True)
 
     def compute(self, k: KernelBuilder, *values: Value) -> Value:
         return mathlib.gelu(k, values[0])
@@ -181,7 +195,7 @@ class Gelu(Elementwise):
     def exact(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
         """x / (1 + e^-2u), the same function; the form with tanh cancels for negative x even in float64."""
         x = values[0]
-        return _gated(x, 2.0 * np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3))
+        return times_sigmoid(x, 2.0 * np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3))
 
     def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Of x / (1 + e^w): w is off by 5 units, of its two constants and three operations; the exponential by 2 units of its
@@ -192,104 +206,13 @@ class Gelu(Elementwise):
         return bound
 
 
-@register
-@dataclass(frozen=True)
-class FusedSwiglu(Elementwise):
-    """y = gate * sigmoid(gate) * up. y, gate, up: f32[n]."""
-
-    name = "fused_swiglu"
-    result = "y"
-    sources = ("gate", "up")
-    flops = 5
-
-    def compute(self, k: KernelBuilder, *values: Value) -> Value:
-        return mathlib.silu(k, values[0]) * values[1]
-
-    def exact(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return _gated(values[0], values[0]) * values[1]
-
-    def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """As for silu, and one unit for the product."""
-        return np.abs(self.exact(*values)) * 6 * UNIT + SILU_LOST * np.abs(values[1])
-
-
-@dataclass(frozen=True)
-class BatchedElementwise(Elementwise):
-    """Makes every array f32[m, n]. A subclass names an element-wise kernel as its second base."""
-
-    m: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, "m")
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.m, self.n
-
-    @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        for n, m in ((1536, 3), (1, 1), (255, 2), (37, 7)):
-            yield cls(n=n, m=m)
-
-
-@register
-@dataclass(frozen=True)
-class BatchedResidualAdd(BatchedElementwise, ResidualAdd):
-    """x += delta for m rows. x, delta: f32[m, n]."""
-
-    name = "batched_residual_add"
-
-
-@register
-@dataclass(frozen=True)
-class BatchedElementwiseMul(BatchedElementwise, ElementwiseMul):
-    """y = a * b for m rows. y, a, b: f32[m, n]."""
-
-    name = "batched_elementwise_mul"
-
-
-@register
-@dataclass(frozen=True)
-class BatchedSilu(BatchedElementwise, Silu):
-    """y = x * sigmoid(x) for m rows. y, x: f32[m, n]."""
-
-    name = "batched_silu"
-
-
-@register
-@dataclass(frozen=True)
-class BatchedGelu(BatchedElementwise, Gelu):
-    """y = gelu(x) for m rows, as the kernel gelu defines it. y, x: f32[m, n]."""
-
-    name = "batched_gelu"
-
-
-@register
-@dataclass(frozen=True)
-class BatchedFusedSwiglu(BatchedElementwise, FusedSwiglu):
-    """y = gate * sigmoid(gate) * up for m rows. y, gate, up: f32[m, n]."""
-
-    name = "batched_fused_swiglu"
-
-
-_BATCHED: dict[type[KernelType], tuple[Callable[..., KernelType], ...]] = {
-    ResidualAdd: (BatchedResidualAdd, BatchedBiasBroadcastAdd),
-    ElementwiseMul: (BatchedElementwiseMul,),
-    Silu: (BatchedSilu,),
-    Gelu: (BatchedGelu,),
-    FusedSwiglu: (BatchedFusedSwiglu,),
-}
-"""What does for several rows what a kernel does for one; a bias is a delta that all rows share."""
-
-
 def _flat(k: KernelBuilder, name: str) -> GlobalArray:
     """The argument as an array of one dimension."""
     array: GlobalArray = getattr(k.arg, name)
     return array.at(*[0] * len(array.shape))
 
 
-def _gated(x: NDArray[np.float64], gate: NDArray[np.float64]) -> NDArray[np.float64]:
+def times_sigmoid(x: NDArray[np.float64], gate: NDArray[np.float64]) -> NDArray[np.float64]:
     """x * sigmoid(gate)."""
     with np.errstate(over="ignore"):  # an infinite e^-gate gives the right zero
         result: NDArray[np.float64] = x / (1.0 + np.exp(-gate))

@@ -15,7 +15,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.output import Output, OutShape, Results, Runs, Store
 from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, arrays, pack, tiles_of, unwritten, windows_of
 from ptxgen.kernels.quantize.half_bounds import half_bounds
-from ptxgen.kernels.quantize.pack_halves import PackHalves, write_staged_halves
+from ptxgen.kernels.quantize.pack_halves import PackF16, write_staged_halves
 from ptxgen.types import F32
 
 HEAD_DIMS = (128, 256)
@@ -66,7 +66,7 @@ class F16SplitOutput(Output):
 
     def work(self, shape: OutShape) -> Work:
         """Without a second read of `out`."""
-        packing = PackHalves(shape.tokens, shape.size, self.parts, self.lane_run).work()
+        packing = PackF16(shape.tokens, shape.size, self.parts, self.lane_run).work()
         return Work(packing.flops, packing.bytes - F32.bytes * shape.tokens * shape.size)
 
     def blocks(self, shape: OutShape) -> int:

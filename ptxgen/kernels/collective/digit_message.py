@@ -31,7 +31,7 @@ def message_arguments(words: DigitWords, ranks: int, blocks: int) -> Signature:
 
 
 class DigitMessage:
-    """That of one of `ranks`, of which each block sends some words. One inbox does: SendDigits says why."""
+    """That of one of `ranks`, of which each block sends some words. One inbox does: GatherPlanes says why."""
 
     def __init__(self, k: KernelBuilder, ranks: int) -> None:
         """Write the loads: the kernel has waited for the launch before it."""
@@ -81,7 +81,7 @@ def message_reference(arguments: Mapping[str, Any], words: DigitWords, made: Seq
 
 def message_bounds(
     arguments: Mapping[str, Any], words: DigitWords, made: Sequence[Made], bounds: Sequence[Made]
-) -> dict[str, NDArray[Any]]:  # fmt: skip
+) -> dict[str, NDArray[Any]]:
     """How far that may be off where what is made is within these bounds: a digit that is may be any byte, a scale one of those
     between, and a sum any word."""
     off = []

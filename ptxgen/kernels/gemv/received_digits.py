@@ -1,5 +1,5 @@
 """Activation digits of a row whose parts ranks have made, staged in shared memory by a block: those of its own rank from global
-memory, and the words of the others as they come (collective/send_digits.py)."""
+memory, and the words of the others as they come (collective/gather_planes.py)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import numpy as np
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Work
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.activation.elementwise import FusedSwiglu
+from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.epilogue import Epilogue, Exact, Float64
 

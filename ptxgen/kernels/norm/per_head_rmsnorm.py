@@ -60,9 +60,6 @@ class PerHeadRmsNorm(KernelType):
         require(self, "heads")
         require(self, "head_dim", high=256, multiple=WARP_SIZE)
 
-    def batched(self, m: int) -> tuple[KernelType, ...]:
-        return (PerHeadRmsNorm(self.heads * m, self.head_dim),)  # it does not ask whose heads they are
-
     def signature(self) -> Signature:
         return {
             "x": update(F32, self.heads, self.head_dim),

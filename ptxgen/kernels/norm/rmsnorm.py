@@ -1,143 +1,186 @@
-"""RMSNorm of rows: one block a row, which stays in registers between the two passes."""
+"""RMSNorm of rows: as f32, one block a row, which stays in registers between the two passes; as int8 planes, whose scales are
+multiplied by what a row is normalised with, so that they may be made before the row is complete; and as f16 split."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.dsl import mathlib
 from ptxgen.dsl.arguments import Scalar, Signature, read, write
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import UNIT, with_outlier
-from ptxgen.kernels.registry import register
-from ptxgen.kernels.shape import require
+from ptxgen.kernels.norm.row import THREADS, NormRow, scaled
+from ptxgen.kernels.norm.split_rows import MANY_ROWS, SplitRows
+from ptxgen.kernels.norm.squares import GROUP_TREE, inverse_root, row_squares, total_chain
+from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize.forms import F16Split, Int8Planes, OutputForm, form_name, form_of, require_form
+from ptxgen.kernels.quantize.quantize import write_digits
+from ptxgen.kernels.registry import GIVEN, Given, register
 from ptxgen.types import F32
 
-THREADS = 256
 LARGEST_ROW = 16384  # values; a thread holds 64 of them and their gammas in registers
 
 
-@register
+@register(digits=[None], m=[None, GIVEN], parts=[None], lane_run=[None])
+@register(digits=[Given(2)], m=[None, GIVEN], parts=[None], lane_run=[None])
+@register(digits=[None], m=[GIVEN], parts=[GIVEN], lane_run=[GIVEN])
 @dataclass(frozen=True)
 class RmsNorm(KernelType):
-    """y = gamma * x / sqrt(mean(x^2) + eps), one row a block.
+    """y = gamma * x / sqrt(mean(x^2) + eps) of each row, and, if asked for, y as int8 planes or as f16 split.
 
-    y, x: f32[1, hidden]; gamma: f32[hidden]; eps: f32 scalar, an argument so that no cached kernel can hold a wrong one.
+    y, x: f32[rows, hidden], rows = m or 1; gamma: f32[hidden]; eps: f32 scalar, an argument so that no cached kernel can hold a
+    wrong one. A row has the same bits whatever m is.
+
+    With digits: digits: s8[rows, digits, hidden]; scales: f32[rows, hidden / 32]; sums: s32[rows, hidden / 32]; hidden is a
+    multiple of 32. They are those of gamma * x, rounded to f32, and a scale is theirs times 1 / sqrt(mean(x^2) + eps), rounded
+    once more; the squares are added as told in squares.py. Each block makes the results of 1024 values, so that gamma, results
+    and planes are the work of several multiprocessors.
+
+    With parts and lane_run (see HalfForm): halves: f16[ceil(m / 8), ceil(hidden / 256), 17, parts, 2, 8, 8]; scales: f32[m,
+    ceil(hidden / 256)]; hidden is a multiple of 4. Rows past the last of a tile have halves, too: zeros.
+
     The squares are summed in f32, whose largest value is 3.4e38: from a root mean square of sqrt(3.4e38 / hidden) on (1.8e19 at
     hidden=1, 2.9e17 at 4096) the sum is infinite and the row becomes zeros.
     """
 
     family: ClassVar[str] = "norm"
-    name = "rmsnorm"
     hidden: int
+    digits: int | None = field(default=None, kw_only=True)
+    m: int | None = field(default=None, kw_only=True)
+    parts: int | None = field(default=None, kw_only=True)
+    lane_run: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        require(self, "hidden", high=LARGEST_ROW)
+        require_form(self, "hidden", high=LARGEST_ROW)
+
+    @property
+    def name(self) -> str:
+        return form_name("rmsnorm", self)
+
+    @property
+    def form(self) -> OutputForm | None:
+        """In which form y is written beside f32."""
+        return form_of(self)
+
+    @property
+    def least_sm(self) -> int:
+        return super().least_sm if self.form is None else self.form.least_sm
 
     @property
     def rows(self) -> int:
         """Rows that are normalised, each by itself and all with the same gamma."""
-        return 1
+        return 1 if self.m is None else self.m
 
     @property
-    def width(self) -> int:
-        """Values of one load: rows must start at multiples of its size."""
-        return next(width for width in (4, 2, 1) if self.hidden % width == 0)
+    def row(self) -> NormRow:
+        """How threads share a row."""
+        return NormRow(self.hidden)
 
     @property
-    def chunks(self) -> int:
-        """Loads a thread."""
-        return -(-self.hidden // (THREADS * self.width))
-
-    def batched(self, m: int) -> tuple[KernelType, ...]:
-        return (BatchedRmsNorm(self.hidden, m),) if type(self) is RmsNorm else ()
+    def _split(self) -> SplitRows | None:
+        return SplitRows(self.hidden, self.rows, self.form.form) if isinstance(self.form, F16Split) else None
 
     def signature(self) -> Signature:
         return {
             "y": write(F32, self.rows, self.hidden),
+            **(self.form.arrays(self.rows, self.hidden) if self.form else {}),
             "x": read(F32, self.rows, self.hidden),
             "gamma": read(F32, self.hidden),
             "eps": Scalar(F32, low=0.0),
         }
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=self.rows, block=THREADS)
+        if self._split is not None:
+            return self._split.launch()
+        return LaunchConfig(grid=self.rows if self.digits is None else (self.row.chunks, self.rows), block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
+        if self._split is not None:
+            self._split.emit(k)
+        elif self.digits is not None:
+            self._write_planes(k, self.digits)
+        else:
+            self._write_row(k)
+
+    def _write_row(self, k: KernelBuilder) -> None:
+        """The block's row."""
         x, y = k.arg.x.at(k.ctaid.x, 0), k.arg.y.at(k.ctaid.x, 0)
-        total = k.f32(0.0)
+        total, row = k.f32(0.0), self.row
         held: list[tuple[Value, Value, list[Value], list[Value]]] = []
-        for chunk in range(self.chunks):
-            start, inside = self.place(k, chunk)
-            self._fetch_gamma(k, start)
-            values = self.load_values(k, x, start)
-            held.append((start, inside, values, self.load_values(k, k.arg.gamma, start)))
-            self.add_squares(k, total, values, inside)
-        scale = self._scale(k, total)
+        for chunk in range(row.chunks):
+            start, inside = row.place(k, chunk)
+            row.prefetch_gamma(k, start)
+            values = row.load(k, x, start)
+            held.append((start, inside, values, row.load(k, k.arg.gamma, start)))
+            row.add_squares(k, total, values, inside)
+        scale = row.inverse_root(k, k.block_sum(total))
         for start, inside, values, gammas in held:
-            scaled = self.scaled(values, scale, gammas)
+            results = scaled(values, scale, gammas)
             with k.when(inside):
-                k.store(y[start], scaled if self.width > 1 else scaled[0])
+                k.store(y[start], results if row.width > 1 else results[0])
 
-    def place(self, k: KernelBuilder, chunk: int | Value, thread: Value | None = None) -> tuple[Value, Value]:
-        """Where the values of a chunk start that a thread of a row has, and whether they are in the row. The idle threads of
-        the last chunk get the last values of the row. thread: its number among THREADS, without one k.tid.x."""
-        start = (k.tid.x if thread is None else thread) * self.width + chunk * (THREADS * self.width)
-        inside = start < self.hidden
-        return k.min(start, self.hidden - self.width), inside
-
-    def load_values(self, k: KernelBuilder, array: Any, start: Value) -> list[Value]:
-        """The thread's values of a chunk that starts there, of x or of gamma."""
-        return list(k.load_vector(array[start], self.width)) if self.width > 1 else [k.load(array[start])]
-
-    def _fetch_gamma(self, k: KernelBuilder, start: Value) -> None:
-        """Gamma comes from far, because the weights of a model push it out of the cache from token to token, and the assembler
-        loads it no sooner than it is needed."""
-        k.prefetch(k.arg.gamma[start].address, space="global", level="L2")
-
-    def add_squares(self, k: KernelBuilder, total: Value, values: list[Value], inside: Value) -> None:
-        """Add the squares of a chunk's values, where these are in the row, to a variable: chunk after chunk."""
-        for value in values:
-            counted = k.select(inside, value, 0.0)
-            total @= k.fma(counted, counted, total)
-
-    def _scale(self, k: KernelBuilder, total: Value) -> Value:
-        """What the row is multiplied by, from each thread's sum of squares. All threads must come here."""
-        return self.inverse_root(k, k.block_sum(total))
-
-    def inverse_root(self, k: KernelBuilder, total: Value) -> Value:
-        """What the row is multiplied by, from its sum of squares."""
-        power = self.hidden & (self.hidden - 1) == 0
-        mean = total * (1 / self.hidden) if power else total / float(self.hidden)  # the same bits, without a division's branch
-        return mathlib.rsqrt(k, mean + k.arg.eps)
-
-    def scaled(self, values: list[Value], scale: Value, gammas: list[Value]) -> list[Value]:
-        """The results: in this order of products."""
-        return [value * scale * gamma for value, gamma in zip(values, gammas, strict=True)]
+    def _write_planes(self, k: KernelBuilder, digits: int) -> None:
+        """1024 values of a row."""
+        number = 0 if self.m is None else k.ctaid.y
+        start, inside = self.row.place(k, k.ctaid.x)
+        self.row.prefetch_gamma(k, start)
+        values, gammas = (self.row.load(k, array, start) for array in (k.arg.x.at(number, 0), k.arg.gamma))
+        scale = inverse_root(k, row_squares(k, k.arg.x.at(number, 0), self.hidden), self.hidden, k.arg.eps)
+        with k.when(inside):
+            k.store(k.arg.y[number, start], scaled(values, scale, gammas))
+        weighted = [value * gamma for value, gamma in zip(values, gammas, strict=True)]
+        write_digits(k, digits, number, start, weighted, inside, factor=scale)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        x, gamma = arguments["x"].astype(np.float64), arguments["gamma"].astype(np.float64)
-        return {"y": rms_normalised(x, gamma, float(arguments["eps"]))}
+        """The planes of gamma * x are exact, since its rounding is."""
+        x, gamma, eps = arguments["x"], arguments["gamma"], float(arguments["eps"])
+        y = rms_normalised(x.astype(np.float64), gamma.astype(np.float64), eps)
+        if not isinstance(self.form, Int8Planes):
+            return {"y": y, **(self.form.reference(y) if self.form else {})}
+        weighted = self.form.reference(x * gamma)
+        factor = 1 / np.sqrt(np.mean(x.astype("f8") ** 2, axis=-1, keepdims=True) + eps)
+        return {"y": y, **weighted, "scales": weighted["scales"] * factor}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        return {"y": rms_bound(self.reference(**arguments)["y"], chain=self.chunks * self.width, tree=10)}
+        """The f16 split is that of any value as near as y. A scale of int8 planes: the sum of squares, whose error the root
+        halves, and one more product."""
+        expected = self.reference(**arguments)
+        if not isinstance(self.form, Int8Planes):
+            bound = rms_bound(expected["y"], chain=self.row.chunks * self.row.width, tree=10)
+            return {"y": bound, **(self.form.bounds(expected["y"], bound) if self.form else {})}
+        tree = GROUP_TREE + 1 + total_chain(self.hidden // BLOCK)
+        return {
+            "y": rms_bound(expected["y"], chain=0, tree=tree),
+            "digits": 0.0,
+            "scales": np.abs(expected["scales"]) * (root_units(chain=0, tree=tree) + 1) * UNIT + 2.0**-148,
+            "sums": 0.0,
+        }
 
     def work(self) -> Work:
+        """In a form, that of making it without reading y again."""
         values = self.rows * self.hidden
-        return Work(flops=4 * values, bytes=F32.bytes * (2 * values + self.hidden))
+        more = self.form.work(self.rows, self.hidden) if self.form else Work(0, 0)
+        return Work(flops=4 * values + more.flops, bytes=F32.bytes * (2 * values + self.hidden) + more.bytes)
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        yield cls(hidden=576)
-        for hidden in (1, 255, 257, 896, 1026, 3584, LARGEST_ROW):
-            yield cls(hidden=hidden)
+        for hidden in (576, 1, 255, 257, 896, 1026, 3584, LARGEST_ROW):
+            yield cls(hidden)
+        for hidden, m in ((4096, 3), (576, 8), (2048, 2), (257, 5), (1026, 1)):
+            yield cls(hidden, m=m)
+        for hidden, digits in ((576, 2), (2048, 1), (4096, 3), (160, 2), (LARGEST_ROW, 2)):
+            yield cls(hidden, digits=digits)
+        for hidden, digits, m in ((576, 2, 5), (1056, 3, 2)):
+            yield cls(hidden, digits=digits, m=m)
+        for hidden, m, parts, lane_run in ((1312, 3, 2, 64), (4, 1, 1, 4), (260, MANY_ROWS + 1, 2, 64)):
+            yield cls(hidden, m=m, parts=parts, lane_run=lane_run)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {
@@ -145,32 +188,8 @@ class RmsNorm(KernelType):
             "x": with_outlier(rng, self.rows, self.hidden),
             "gamma": rng.normal(1.0, 0.3, self.hidden).astype(np.float32),
             "eps": np.float32(1e-5),
+            **(self.form.unwritten(self.rows, self.hidden) if self.form else {}),
         }
-
-
-@register
-@dataclass(frozen=True)
-class BatchedRmsNorm(RmsNorm):
-    """y = gamma * x / sqrt(mean(x^2) + eps) for each of m rows: rmsnorm, with the same bits in every row.
-
-    y, x: f32[m, hidden]; gamma: f32[hidden]; eps: f32 scalar.
-    """
-
-    name = "batched_rmsnorm"
-    m: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, "m")
-
-    @property
-    def rows(self) -> int:
-        return self.m
-
-    @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        for hidden, m in ((4096, 3), (576, 8), (2048, 2), (257, 5), (1026, 1)):
-            yield cls(hidden=hidden, m=m)
 
 
 def rms_normalised(x: NDArray[np.float64], gamma: NDArray[np.float64], eps: float) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ from enum import IntEnum
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Element
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.persistent.schedule import Part
+from ptxgen.kernels.persistent.schedule import SchedulePart
 from ptxgen.kernels.persistent.segments import Segments
 from ptxgen.types import U32
 
@@ -21,7 +21,7 @@ class StreamPart:
     """A part of the plan and the arguments that its rows are in, two of gate and up, which a warp takes together; the argument
     that their products go to."""
 
-    part: Part
+    part: SchedulePart
     segments: Segments
     weights: tuple[str, ...]
     result: str
@@ -66,9 +66,13 @@ class PartTable:
         self.k, self.parts, self.warp, self.warps = k, parts, warp, warps
         self._table = k.shared(U32, (len(parts) + 1) * Field.WORDS)
         idle: dict[int, int] = {
-            Field.NUMBER: len(parts), Field.GROUPS: NEVER, Field.ROWS: NEVER, Field.HEIGHT: 1, Field.TAKEN: 1,
+            Field.NUMBER: len(parts),
+            Field.GROUPS: NEVER,
+            Field.ROWS: NEVER,
+            Field.HEIGHT: 1,
+            Field.TAKEN: 1,
             Field.SEGMENTS: NEVER,
-        }  # fmt: skip
+        }
         with k.when(k.tid.x == 0):
             for number, words in enumerate([*(_words(*one) for one in enumerate(parts)), idle]):
                 values = [k.u32(words.get(word, 0)) for word in range(Field.WORDS)]
@@ -116,7 +120,15 @@ class PartTable:
 def _words(number: int, one: StreamPart) -> dict[int, int]:
     part, segments = one.part, one.segments
     return {
-        Field.NUMBER: number, Field.GROUPS: part.groups, Field.START: part.start, Field.FIRST: part.first,
-        Field.ROWS: part.rows, Field.HEIGHT: part.height, Field.TAKEN: one.rows, Field.ROW_BYTES: segments.row_bytes,
-        Field.SEGMENTS: segments.count, Field.BYTES: segments.bytes, Field.LAST_BYTES: segments.last_bytes,
-    }  # fmt: skip
+        Field.NUMBER: number,
+        Field.GROUPS: part.groups,
+        Field.START: part.start,
+        Field.FIRST: part.first,
+        Field.ROWS: part.rows,
+        Field.HEIGHT: part.height,
+        Field.TAKEN: one.rows,
+        Field.ROW_BYTES: segments.row_bytes,
+        Field.SEGMENTS: segments.count,
+        Field.BYTES: segments.bytes,
+        Field.LAST_BYTES: segments.last_bytes,
+    }

@@ -18,14 +18,15 @@ from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError, NoRoom
 from ptxgen.formats import find
 from ptxgen.kernels.gemv.shared_digits import Layout
-from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW, THREADS, RmsNorm
+from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW
+from ptxgen.kernels.norm.row import THREADS
 from ptxgen.kernels.persistent.part_table import PartTable, StreamPart
 from ptxgen.kernels.persistent.products import Products
 from ptxgen.kernels.persistent.propagation import LayerBound
 from ptxgen.kernels.persistent.schedule import parts_of
 from ptxgen.kernels.persistent.segments import PIECE, Segments
 from ptxgen.kernels.persistent.staged_activations import StagedActivations, layout_for
-from ptxgen.kernels.persistent.stages import Goal, Matrix, Source, Stage
+from ptxgen.kernels.persistent.stages import Goal, Source, Stage, StageMatrix
 from ptxgen.kernels.persistent.weight_stream import WeightStream
 from ptxgen.kernels.quantize import activation_digits
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST
@@ -121,20 +122,20 @@ class PersistentLayer(KernelType):
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """What blocks do between two of their barriers."""
-        gate = Matrix(find(self.ffn_gate), self.ffn, ("wg", "wu"), "gated")
+        gate = StageMatrix(find(self.ffn_gate), self.ffn, ("wg", "wu"), "gated")
         stages = [
             Stage(Source.DIGITS, Goal.STREAM, self.attended, self.attended_digits, (self._onto(self.attn_output, "wo"),)),
             Stage(Source.NORM, Goal.GATED, self.hidden, self.gate_digits, (gate,), "ffn_gamma"),
             Stage(Source.GATED, Goal.STREAM, self.ffn, self.down_digits, (self._onto(self.ffn_down, "wd"),)),
         ]
         named = ((self.attn_q, self.queries, "q"), (self.attn_k, self.keys, "k"), (self.attn_v, self.keys, "v"))
-        following = tuple(Matrix(find(name), n, (f"w{of}",), f"y{of}") for name, n, of in named if name)
+        following = tuple(StageMatrix(find(name), n, (f"w{of}",), f"y{of}") for name, n, of in named if name)
         if following:
             stages.append(Stage(Source.NORM, Goal.OWN, self.hidden, self.next_digits, following, "next_gamma"))
         return tuple(stages)
 
-    def _onto(self, format: str, weights: str) -> Matrix:
-        return Matrix(find(format), self.hidden, (weights,), "x")
+    def _onto(self, format: str, weights: str) -> StageMatrix:
+        return StageMatrix(find(format), self.hidden, (weights,), "x")
 
     @property
     def warps(self) -> int:
@@ -184,7 +185,7 @@ class PersistentLayer(KernelType):
         return {**arguments, "arrivals": update(U32, 2, zeros=True), "eps": Scalar(F32, low=0.0)}
 
     @property
-    def _following(self) -> tuple[Matrix, ...]:
+    def _following(self) -> tuple[StageMatrix, ...]:
         return self.stages[3].matrices if len(self.stages) > 3 else ()
 
     def launch(self) -> LaunchConfig:
@@ -229,7 +230,7 @@ class PersistentLayer(KernelType):
             case Source.DIGITS:
                 activations.copy(k.arg.digits, k.arg.scales, k.arg.sums)
             case Source.NORM:
-                activations.normalise(RmsNorm(hidden=self.hidden), k.arg.x, getattr(k.arg, stage.gamma))
+                activations.normalise(self.hidden, k.arg.x, getattr(k.arg, stage.gamma))
             case Source.GATED:
                 activations.quantise(k.arg.gated)
 

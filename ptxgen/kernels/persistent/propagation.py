@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.activation.elementwise import SILU_LOST
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.norm.rmsnorm import RmsNorm, rms_bound, rms_normalised
-from ptxgen.kernels.persistent.stages import Matrix, Stage
+from ptxgen.kernels.norm.rmsnorm import rms_bound, rms_normalised
+from ptxgen.kernels.norm.row import NormRow
+from ptxgen.kernels.persistent.stages import Stage, StageMatrix
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, values
 
 Vector = NDArray[np.float64]
@@ -54,7 +55,7 @@ class LayerBound:
         """What each may be off by."""
         return {name: result.error for name, result in self.results.items()}
 
-    def _products(self, stage: Stage, matrix: Matrix, x: Bounded) -> list[Bounded]:
+    def _products(self, stage: Stage, matrix: StageMatrix, x: Bounded) -> list[Bounded]:
         """|W| times what x is off by, and what hw_dp4a rounds."""
         kernel = HwDp4aGemv(matrix.format, k=stage.k, n=matrix.n, digits=stage.digits)
         products = []
@@ -77,12 +78,12 @@ class LayerBound:
         e / (R - E) + |x| E / (R (R - E)); and what rmsnorm rounds. Where E is not below R: no |x' / R'| is above
         sqrt(hidden)."""
         gamma, eps = self.arguments[stage.gamma].astype("f8"), float(self.arguments["eps"])
-        norm, exact = RmsNorm(hidden=x.exact.size), rms_normalised(x.exact, gamma, eps)
+        row, exact = NormRow(x.exact.size), rms_normalised(x.exact, gamma, eps)
         root, off = np.sqrt(np.mean(x.exact**2) + eps), np.sqrt(np.mean(x.error**2))
-        error = np.abs(exact) + np.abs(gamma) * np.sqrt(norm.hidden)
+        error = np.abs(exact) + np.abs(gamma) * np.sqrt(row.hidden)
         if off < root:
             error = np.minimum(error, np.abs(gamma) * (x.error + np.abs(x.exact) * off / root) / (root - off))
-        return Bounded(exact, error + rms_bound(np.abs(exact) + error, chain=norm.chunks * norm.width, tree=10))
+        return Bounded(exact, error + rms_bound(np.abs(exact) + error, chain=row.chunks * row.width, tree=10))
 
     def _quantised(self, stage: Stage, x: Bounded) -> Bounded:
         """Half a step of a block's scale more, and the rounding of the scale."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Part:
+class SchedulePart:
     """Rows `first` to `first + rows - 1` of a matrix (counted in the order of its stage) in groups of `height` rows, which a
     warp multiplies together; the last group may have fewer. Group g is that of warp (start + g) modulo the number of warps, so
     that those which have a group less of one part have one more of the next."""
@@ -25,7 +25,7 @@ class Part:
         return -(-self.rows // self.height)
 
 
-def parts_of(rows: Sequence[int], warps: int, highest: int) -> tuple[Part, ...]:
+def parts_of(rows: Sequence[int], warps: int, highest: int) -> tuple[SchedulePart, ...]:
     """The parts of a stage whose matrices have so many rows, for so many warps that take up to `highest` rows at a time.
 
     One matrix goes in rounds of groups of `highest` rows, one for each warp; what is left is a round of lower groups, so that
@@ -41,9 +41,9 @@ def parts_of(rows: Sequence[int], warps: int, highest: int) -> tuple[Part, ...]:
         rounds = -(-sum(-(-n // highest) for n in rows) // warps)
         height = next(h for h in range(1, highest + 1) if sum(-(-n // h) for n in rows) <= rounds * warps)
         pieces = [(matrix, 0, n, height) for matrix, n in enumerate(rows)]
-    parts: list[Part] = []
+    parts: list[SchedulePart] = []
     start = 0
     for matrix, first, n, height in pieces:
-        parts.append(Part(matrix, first, n, height, start))
+        parts.append(SchedulePart(matrix, first, n, height, start))
         start = (start + parts[-1].groups) % warps
     return tuple(parts)

@@ -12,7 +12,6 @@ from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.fragments import FragmentLane
 from ptxgen.kernels.gemv.shared_digits import PADDED, PIECE, Layout, SharedLaneDigits, digits_before, padding
-from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.norm.squares import inverse_root, row_squares
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.quantize.quantize import LANE_VALUES, block_integers, digits_of, packed
@@ -53,10 +52,10 @@ class StagedActivations:
         for block in k.strided(k.tid.x, layout.values // BLOCK, step=k.threads):
             self._store_scale(block, k.load(scales[0, block]), k.load(sums[0, block]))
 
-    def normalise(self, norm: RmsNorm, x: GlobalArray, gamma: GlobalArray) -> None:
+    def normalise(self, hidden: int, x: GlobalArray, gamma: GlobalArray) -> None:
         """Stage the digits of the RMSNorm of x, f32[hidden], with the bits of rmsnorm_digits."""
         k = self.k
-        scale = inverse_root(k, row_squares(k, x, norm.hidden), norm.hidden, k.arg.eps)
+        scale = inverse_root(k, row_squares(k, x, hidden), hidden, k.arg.eps)
         self._quantise_all(
             lambda first: [k.load_vector(array[first], LANE_VALUES) for array in (x, gamma)],
             lambda read: [value * weight for value, weight in zip(*read, strict=True)],
@@ -75,7 +74,7 @@ class StagedActivations:
 
     def _quantise_all(
         self, load: Callable[[Value], Loaded], values: Callable[[Loaded], list[Value]], factor: Value | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Stage the digits of what `values` makes of what `load` loads of the activations from one on; they stand for `factor`
         times that. Loads are AT_ONCE chunks of the block ahead of their use, in a loop: written out it would be longer than all
         products."""

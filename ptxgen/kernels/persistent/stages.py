@@ -25,7 +25,7 @@ class Goal(StrEnum):
 
 
 @dataclass(frozen=True)
-class Matrix:
+class StageMatrix:
     """A matrix of a stage, n rows: of gate and up, two matrices in one, whose rows belong together. `weights` and `result` are
     arguments."""
 
@@ -43,5 +43,5 @@ class Stage:
     goal: Goal
     k: int
     digits: int
-    matrices: tuple[Matrix, ...]
+    matrices: tuple[StageMatrix, ...]
     gamma: str = ""

@@ -92,9 +92,14 @@ class WeightStream:
             first = at + offset if offset else at
             taken = None if self.aligned else k.min(total - first, PIECE)
             k.copy_async(
-                Element("shared", target.register, offset, U8), Element("global", source.register, offset, U8), PIECE,
-                taken=taken, guard=first < total, cache="cg", prefetch="L2::128B",
-            )  # fmt: skip
+                Element("shared", target.register, offset, U8),
+                Element("global", source.register, offset, U8),
+                PIECE,
+                taken=taken,
+                guard=first < total,
+                cache="cg",
+                prefetch="L2::128B",
+            )
 
     def _find_group(self) -> None:
         """Go on to the next group that there is, from the one of this number on, and find its rows."""
@@ -104,9 +109,11 @@ class WeightStream:
             k.assign(self._part, self._part + 4 * Field.WORDS)
             k.assign(self._group, table.first_group(self._part))
         for variable, field in (
-            (self._rows, Field.TAKEN), (self._height, Field.HEIGHT), (self._stride, Field.ROW_BYTES),
+            (self._rows, Field.TAKEN),
+            (self._height, Field.HEIGHT),
+            (self._stride, Field.ROW_BYTES),
             (self._left, Field.SEGMENTS),
-        ):  # fmt: skip
+        ):
             k.assign(variable, table.word(self._part, field))
         first = self._group * self._height
         k.assign(self._live, k.min(table.word(self._part, Field.ROWS) - first, self._height))

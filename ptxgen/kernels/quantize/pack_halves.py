@@ -39,7 +39,7 @@ INFINITY = 0x7F800000
 
 @register
 @dataclass(frozen=True)
-class PackHalves(KernelType):
+class PackF16(KernelType):
     """Activations as f16 for tensor cores, one or two for each, with a scale for every 256 and the sums of every 16.
 
     x: f32[m, k] -> halves: f16[ceil(m / 8), ceil(k / 256), 17, parts, 2, 8, 8]; scales: f32[m, ceil(k / 256)], powers of two.
@@ -98,19 +98,19 @@ class PackHalves(KernelType):
         return {**unwritten(self.m, self.k, self.form), "x": x}
 
     @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[PackHalves]:
+    def cases(cls, **fixed: Any) -> Iterator[PackF16]:
         yield cls(m=3, k=800, parts=2, lane_run=64)
         yield cls(m=17, k=576, parts=2, lane_run=4)
         yield cls(m=8, k=256, parts=1, lane_run=64)
         yield cls(m=1, k=4, parts=1, lane_run=4)
 
 
-def _written(kernel: PackHalves) -> int:
+def _written(kernel: PackF16) -> int:
     return sum(array.nbytes for array in arrays(kernel.m, kernel.k, kernel.form, "out").values())
 
 
 @dataclass(frozen=True)
-class Run:
+class LaneRun:
     """Four values side by side that a lane has of an array f32[m, size], none of which there are past its rows or past their
     end."""
 
@@ -137,7 +137,7 @@ class Run:
         return values if self.live is None else [k.select(self.live, value, 0.0) for value in values]
 
 
-def lane_runs(k: KernelBuilder, form: HalfForm, row: Value, window: Value, m: int, size: int) -> list[Run]:
+def lane_runs(k: KernelBuilder, form: HalfForm, row: Value, window: Value, m: int, size: int) -> list[LaneRun]:
     """The lane's four runs of a window of a row, both of which it shares with 15 lanes, of an array f32[m, size]."""
     line = k.min(row, m - 1) if m % TILE else row
     runs = []
@@ -145,7 +145,7 @@ def lane_runs(k: KernelBuilder, form: HalfForm, row: Value, window: Value, m: in
         place = window * WINDOW + start
         inside = k.min(place, size - RUN) if size % WINDOW else place
         live = (row < m) & (place < size) if m % TILE or size % WINDOW else None
-        runs.append(Run(row, place, (line, inside), live))
+        runs.append(LaneRun(row, place, (line, inside), live))
     return runs
 
 
@@ -157,9 +157,7 @@ def run_starts(k: KernelBuilder, form: HalfForm) -> list[Value]:
     return [step * RUN + t * form.lane_run for t in range(4)]
 
 
-def write_staged_halves(
-    k: KernelBuilder, form: HalfForm, row: Index, first: Index, count: int, staged: SharedView
-) -> None:  # fmt: skip
+def write_staged_halves(k: KernelBuilder, form: HalfForm, row: Index, first: Index, count: int, staged: SharedView) -> None:
     """Write what stands for `count` windows of a row from the window `first` on, as far as the row has them. staged: f32[256
     count], zeros where the row has no value, stored by threads that have met at a barrier since. All threads must come here."""
     windows = k.arg.scales.shape[1]
@@ -173,7 +171,7 @@ def write_staged_halves(
 
 def write_halves(
     k: KernelBuilder, form: HalfForm, row: Index, window: Index, xs: Sequence[Value], live: Value | None = None
-) -> None:  # fmt: skip
+) -> None:
     """Write what stands for a window of a row to k.arg.halves and, if there is such a row, to k.arg.scales, where `live` holds.
 
     xs: the lane's 16 values, its runs (`run_starts`) one after the other, zeros past the end of the row and for a row past the
@@ -216,9 +214,8 @@ def _parts(k: KernelBuilder, form: HalfForm, pairs: Sequence[tuple[Value, Value]
         if part + 1 < form.parts:
             halves = [k.write("mov", [k.bits(word, B32)], result=F16) for word in words]
             pairs = [
-                (first - k.f32(low), second - k.f32(high))
-                for (first, second), (low, high) in zip(pairs, halves, strict=True)
-            ]  # fmt: skip
+                (first - k.f32(low), second - k.f32(high)) for (first, second), (low, high) in zip(pairs, halves, strict=True)
+            ]
 
 
 def _sum_parts(k: KernelBuilder, form: HalfForm, sum: Value) -> Iterator[Value]:

@@ -58,9 +58,6 @@ class Quantize(KernelType):
         require(self, "n", multiple=BLOCK)
         require(self, "rows", high=MOST_ROWS)
 
-    def batched(self, m: int) -> tuple[KernelType, ...]:
-        return (Quantize(self.count, self.n, self.rows * m),)
-
     def signature(self) -> Signature:
         return {**arrays(self.rows, self.count, self.n, "out"), "x": read(F32, self.rows, self.n)}
 
@@ -102,9 +99,15 @@ class Quantize(KernelType):
 
 
 def write_digits(
-    k: KernelBuilder, count: int, row: Value | int, first: Value, xs: Sequence[Value], live: Value, prefix: str = "",
+    k: KernelBuilder,
+    count: int,
+    row: Value | int,
+    first: Value,
+    xs: Sequence[Value],
+    live: Value,
+    prefix: str = "",
     factor: Value | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write what stands for the values `first`, `first` + 1, ... of a row to k.arg.digits, scales and sums, where `live` holds;
     or to arguments whose names are these behind a prefix.
 

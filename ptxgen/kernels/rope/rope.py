@@ -19,7 +19,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.position import position_argument, position_value
-from ptxgen.kernels.registry import register
+from ptxgen.kernels.registry import GIVEN, register
 from ptxgen.kernels.rope.table import rope_table
 from ptxgen.kernels.shape import MOST_ROWS, require
 from ptxgen.types import F32, U32
@@ -80,14 +80,16 @@ def neighbours(values: Sequence[Value]) -> list[Pair]:
     return list(zip(values[::2], values[1::2], strict=True))
 
 
-@register(neox=(False, True), indirect=(False, True))
+@register(neox=(False, True), indirect=(False, True), m=[None])
+@register(neox=(False, True), indirect=[True], m=[GIVEN])
 @dataclass(frozen=True)
 class Rope(KernelType):
-    """Rotate the first rotary_dim values of each head by the angles of a position, in place.
+    """Rotate the first rotary_dim values of each head by the angles of its token's position, in place.
 
-    x: f32[heads, head_dim]; table: f32[max_len, rotary_dim / 2, 2] of cosine and sine. Pair i is (x[2i], x[2i + 1]), or with
-    `neox` (x[i], x[i + rotary_dim / 2]). position: u32 scalar below max_len, or with `indirect` a buffer u32[1] that holds it;
-    a position of max_len or more leaves x as it is. rotary_dim 0 means head_dim.
+    x: f32[heads, head_dim], or f32[m, heads, head_dim] of m tokens; table: f32[max_len, rotary_dim / 2, 2] of cosine and sine.
+    Pair i is (x[2i], x[2i + 1]), or with `neox` (x[i], x[i + rotary_dim / 2]). position: u32 scalar below max_len, or with
+    `indirect` a buffer u32[1] that holds it; of m tokens positions: u32[m], one of each. A token at max_len or beyond is left
+    as it is, and a token has the same bits whatever m is. rotary_dim 0 means head_dim.
     """
 
     family: ClassVar[str] = "rope"
@@ -97,8 +99,12 @@ class Rope(KernelType):
     head_dim: int
     max_len: int
     rotary_dim: int = 0
+    m: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        if self.m is not None:
+            require(self, "m", high=MOST_ROWS)
+            object.__setattr__(self, "indirect", True)
         require(self, "heads", "max_len")
         require(self, "head_dim", low=2, multiple=2)
         if self.rotary_dim == 0:
@@ -109,30 +115,39 @@ class Rope(KernelType):
 
     @property
     def name(self) -> str:
-        return f"rope{'_neox' if self.neox else ''}{'_indirect' if self.indirect else ''}"
+        style = f"rope{'_neox' if self.neox else ''}"
+        if self.m is not None:
+            return f"batched_{style}"
+        return f"{style}_indirect" if self.indirect else style
 
     @property
     def half(self) -> int:
         """Pairs of a head."""
         return self.rotary_dim // 2
 
-    def batched(self, m: int) -> tuple[KernelType, ...]:
-        return (BatchedRope(self.neox, True, self.heads, self.head_dim, self.max_len, self.rotary_dim, m=m),)
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of x."""
+        tokens = () if self.m is None else (self.m,)
+        return *tokens, self.heads, self.head_dim
 
     def signature(self) -> Signature:
-        return {
-            "x": update(F32, self.heads, self.head_dim),
-            "table": read(F32, self.max_len, self.half, 2),
-            "position": position_argument(self.indirect, 0, self.max_len - 1),
-        }
+        x, table = update(F32, *self.shape), read(F32, self.max_len, self.half, 2)
+        if self.m is None:
+            return {"x": x, "table": table, "position": position_argument(self.indirect, 0, self.max_len - 1)}
+        return {"x": x, "table": table, "positions": read(U32, self.m, align=4)}
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=-(-self.heads * self.half // THREADS), block=THREADS)
+        return LaunchConfig(grid=(-(-self.heads * self.half // THREADS), 1 if self.m is None else self.m), block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
-        self.turn(k, k.arg.x.at(0, 0), position_value(k, "position", self.indirect))
+        if self.m is None:
+            self._turn(k, k.arg.x.at(0, 0), position_value(k, "position", self.indirect))
+        else:
+            token = k.ctaid.y
+            self._turn(k, k.arg.x.at(token, 0, 0), k.load(k.arg.positions[token]))
 
-    def turn(self, k: KernelBuilder, x: GlobalArray, position: Value) -> None:
+    def _turn(self, k: KernelBuilder, x: GlobalArray, position: Value) -> None:
         """Turn the heads of one token, which start at x; a thread takes a pair."""
         pair = k.ctaid.x * THREADS + k.tid.x
         with k.when((pair < self.heads * self.half) & (position < self.max_len)):
@@ -143,107 +158,53 @@ class Rope(KernelType):
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         x = arguments["x"].astype(np.float64)
-        position = int(np.asarray(arguments["position"]).reshape(()))
-        if position < self.max_len:
-            cosine, sine = arguments["table"][position].astype(np.float64).T
-            first, second = self._pairs(x)
-            first[:], second[:] = first * cosine - second * sine, first * sine + second * cosine
+        positions = np.asarray(arguments["position" if self.m is None else "positions"]).reshape(-1)
+        for token, position in zip(x.reshape(-1, self.heads, self.head_dim), positions, strict=True):
+            if position < self.max_len:
+                cosine, sine = arguments["table"][position].astype(np.float64).T
+                first, second = self._pairs(token)
+                first[:], second[:] = first * cosine - second * sine, first * sine + second * cosine
         return {"x": x}
 
     def _pairs(self, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         if self.neox:
-            return x[:, : self.half], x[:, self.half : self.rotary_dim]
-        return x[:, 0 : self.rotary_dim : 2], x[:, 1 : self.rotary_dim : 2]
+            return x[..., : self.half], x[..., self.half : self.rotary_dim]
+        return x[..., 0 : self.rotary_dim : 2], x[..., 1 : self.rotary_dim : 2]
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """Two roundings of one unit (2^-24), of a product and of the result, each at most |first| + |second|; the values that
         are not turned are exact."""
-        bound = np.zeros((self.heads, self.head_dim))
+        bound = np.zeros(self.shape)
         first, second = self._pairs(np.abs(arguments["x"].astype(np.float64)))
         for part in self._pairs(bound):
             part[:] = (first + second) * 2 * UNIT + 2.0**-148
         return {"x": bound}
 
     def work(self) -> Work:
-        pairs = self.heads * self.half
-        return Work(flops=6 * pairs, bytes=F32.bytes * (4 * pairs + 2 * self.half))
+        tokens, pairs = 1 if self.m is None else self.m, self.heads * self.half
+        positions = 0 if self.m is None else U32.bytes * self.m
+        return Work(flops=tokens * 6 * pairs, bytes=tokens * F32.bytes * (4 * pairs + 2 * self.half) + positions)
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        fixed.pop("m", None)
         yield cls(**fixed, heads=9, head_dim=64, max_len=100)
         yield cls(**fixed, heads=32, head_dim=128, max_len=33)
         yield cls(**fixed, heads=2, head_dim=64, max_len=7, rotary_dim=32)
         yield cls(**fixed, heads=3, head_dim=96, max_len=1)
         yield cls(**fixed, heads=1, head_dim=256, max_len=5)
-
-    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        position = rng.integers(self.max_len, size=1, dtype=np.uint32)
-        return {
-            "x": rng.normal(0.0, 1.0, (self.heads, self.head_dim)).astype(np.float32),
-            "table": rope_table(self.max_len, self.rotary_dim, 1e5),
-            "position": position if self.indirect else position[0],
-        }
-
-
-@register(neox=(False, True), indirect=(True,))
-@dataclass(frozen=True)
-class BatchedRope(Rope):
-    """Rotate the heads of m tokens, token i by the angles of positions[i], in place.
-
-    x: f32[m, heads, head_dim]; positions: u32[m]; the rest as in rope, and a token has the bits that rope gives it. A token
-    whose position is max_len or more is left as it is.
-    """
-
-    m: int = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, "m", high=MOST_ROWS)
-
-    @property
-    def name(self) -> str:
-        return f"batched_rope{'_neox' if self.neox else ''}"
-
-    def signature(self) -> Signature:
-        single = super().signature()
-        return {
-            "x": update(F32, self.m, self.heads, self.head_dim),
-            "table": single["table"],
-            "positions": read(U32, self.m, align=4),
-        }
-
-    def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=(super().launch().grid[0], self.m), block=super().launch().block)
-
-    def emit(self, k: KernelBuilder) -> None:
-        row = k.ctaid.y
-        self.turn(k, k.arg.x.at(row, 0, 0), k.load(k.arg.positions[row]))
-
-    def _rows(self, arguments: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The arguments of rope for each token."""
-        for x, position in zip(arguments["x"], arguments["positions"], strict=True):
-            yield {"x": x, "table": arguments["table"], "position": position}
-
-    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        return {"x": np.stack([Rope.reference(self, **row)["x"] for row in self._rows(arguments)])}
-
-    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        return {"x": np.stack([Rope.tolerance(self, **row)["x"] for row in self._rows(arguments)])}
-
-    def work(self) -> Work:
-        single = super().work()
-        return Work(flops=self.m * single.flops, bytes=self.m * (single.bytes + U32.bytes))
-
-    @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
         yield cls(**fixed, heads=9, head_dim=64, max_len=100, m=3)
         yield cls(**fixed, heads=8, head_dim=128, max_len=33, m=8)
         yield cls(**fixed, heads=2, head_dim=64, max_len=7, rotary_dim=32, m=5)
         yield cls(**fixed, heads=3, head_dim=96, max_len=1, m=1)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        return {
-            "x": rng.normal(0.0, 1.0, (self.m, self.heads, self.head_dim)).astype(np.float32),
-            "table": rope_table(self.max_len, self.rotary_dim, 1e5),
-            "positions": rng.integers(self.max_len, size=self.m, dtype=np.uint32),
-        }
+        if self.m is not None:
+            x, position = self._x(rng), {"positions": rng.integers(self.max_len, size=self.m, dtype=np.uint32)}
+        else:
+            drawn = rng.integers(self.max_len, size=1, dtype=np.uint32)
+            x, position = self._x(rng), {"position": drawn if self.indirect else drawn[0]}
+        return {"x": x, "table": rope_table(self.max_len, self.rotary_dim, 1e5), **position}
+
+    def _x(self, rng: np.random.Generator) -> NDArray[np.float32]:
+        return rng.normal(0.0, 1.0, self.shape).astype(np.float32)

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.arguments import Signature, read, update, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.registry import register
+from ptxgen.kernels.registry import GIVEN, register
 from ptxgen.kernels.shape import MOST_ROWS, require
+from ptxgen.kernels.token.allowed import allowed_argument, allowed_bits, penalty, restricted, some_allowed, words
 from ptxgen.kernels.token.rank import rank_of, ranks_of
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U32, U64
@@ -29,23 +30,40 @@ NOT_A_NUMBER = 0xFFFFFFFF
 """What `argmax` gives if a value is NaN: no token has this id, so nothing can go on with it unnoticed."""
 
 
-@register
+@register(m=[None, GIVEN], allowed=[False])
+@register(m=[GIVEN], allowed=[True])
 @dataclass(frozen=True)
 class ArgMax(KernelType):
-    """out[0] = the index of the largest of x, the lowest one among equals (-0 equals +0); 0xFFFFFFFF if any x is NaN.
+    """out[i] = the index of the largest of row i of x, the lowest one among equals (-0 equals +0); 0xFFFFFFFF if any is NaN.
 
-    out: u32[1]; x: f32[n], n below 2^30. A block for each slice of 4096 values, and at most 32: then slices are larger. Each
-    leaves what it finds, and the last one to come compares: candidates: u32[slices, 2], the index of a slice's largest value
-    and its rank, see rank.py (0xFFFFFFFF and 0 of a slice with a NaN); counters: u32[1], zero before and after a launch.
-    Neither is there with one slice.
+    out: u32[1]; x: f32[n], n below 2^30; or u32[m] and f32[m, n]. A block for each slice of 4096 values of a row, and at most
+    32: then slices are larger. Each leaves what it finds, and the last one to come compares: candidates: u32[slices, 2] or
+    u32[m, slices, 2], the index of a slice's largest value and its rank, see rank.py (0xFFFFFFFF and 0 of a slice with a NaN);
+    counters: u32[1] or u32[m], zero before and after a launch. Neither is there with one slice.
+
+    With `allowed`, allowed: u32[m, n / 32 rounded up]: value j of row i is allowed if bit j % 32 of [i, j // 32] is 1.
+    -infinity is added to the others, so a NaN counts wherever it is, and infinity that is not allowed is one. If all are
+    -infinity, the index is 0.
     """
 
     family: ClassVar[str] = "token"
-    name = "argmax"
     n: int
+    m: int | None = field(default=None, kw_only=True)
+    allowed: bool = field(default=False, kw_only=True, metadata=HIDDEN)
 
     def __post_init__(self) -> None:
         require(self, "n", high=2**30 - 1)
+        if self.m is not None or self.allowed:
+            require(self, "m", high=MOST_ROWS)
+
+    @property
+    def name(self) -> str:
+        return f"{'' if self.m is None else 'batched_'}{'allowed_' if self.allowed else ''}argmax"
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The dimension that arrays have for rows, if they have one."""
+        return () if self.m is None else (self.m,)
 
     @property
     def width(self) -> int:
@@ -66,26 +84,24 @@ class ArgMax(KernelType):
     def scratch(self) -> tuple[str, ...]:
         return ("candidates", "counters") if self.slices > 1 else ()
 
-    def batched(self, m: int) -> tuple[KernelType, ...]:
-        return (BatchedArgMax(self.n, m=m),) if type(self) is ArgMax else ()
-
     def signature(self) -> Signature:
-        return {"out": write(U32, 1, align=4), "x": read(F32, self.n), **self._handed()}
-
-    def _handed(self, *rows: int) -> Signature:
-        """What blocks leave for the last one; rows: how many there are, where arrays have a dimension for them."""
-        if self.slices == 1:
-            return {}
-        return {
-            "candidates": update(U32, *rows, self.slices, 2, align=8, partial=True),
-            "counters": update(U32, *(rows or (1,)), align=4, zeros=True),
-        }
+        each = self.rows or (1,)
+        signature: Signature = {"out": write(U32, *each, align=4), "x": read(F32, *self.rows, self.n)}
+        if self.slices > 1:
+            signature["candidates"] = update(U32, *self.rows, self.slices, 2, align=8, partial=True)
+            signature["counters"] = update(U32, *each, align=4, zeros=True)
+        if self.allowed:
+            signature["allowed"] = allowed_argument(self.rows[0], self.n)
+        return signature
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=self.slices, block=THREADS)
+        return LaunchConfig(grid=(self.slices, *self.rows), block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
-        self._find(k, k.arg.x)
+        if self.m is None:
+            self._find(k, k.arg.x)
+        else:
+            self._find(k, k.arg.x.at(k.ctaid.y, 0), k.ctaid.y)
 
     def _find(self, k: KernelBuilder, x: GlobalArray, *row: Value) -> None:
         """The index for the row that starts at `x`; row: its number, where arrays have a dimension for it."""
@@ -127,10 +143,20 @@ class ArgMax(KernelType):
         return _packed(k, k.select(nan, NOT_A_NUMBER, index), k.select(nan, 0, rank))
 
     def _load(self, k: KernelBuilder, x: GlobalArray, place: Value) -> list[Value]:
-        return list(k.load_vector(x[place], self.width)) if self.width > 1 else [k.load(x[place])]
+        """As many neighbours as a load has; bits of what is allowed are of one word."""
+        bits = allowed_bits(k, k.ctaid.y, place) if self.allowed else None
+        loaded = list(k.load_vector(x[place], self.width)) if self.width > 1 else [k.load(x[place])]
+        return loaded if bits is None else [value + penalty(k, bits, number) for number, value in enumerate(loaded)]
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        x = arguments["x"]
+        x = restricted(**arguments) if self.allowed else arguments["x"]
+        if self.m is None:
+            return self._of_row(x)
+        rows = [self._of_row(row) for row in x]
+        found = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        return {name: array.reshape(self.m) if array.shape == (self.m, 1) else array for name, array in found.items()}
+
+    def _of_row(self, x: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
         index = NOT_A_NUMBER if np.isnan(x).any() else int(np.argmax(x))
         out = {"out": np.array([index], np.uint32)}
         if self.slices == 1:
@@ -143,26 +169,29 @@ class ArgMax(KernelType):
         return dict.fromkeys(("out", *self.scratch), 0.0)
 
     def work(self) -> Work:
-        return Work(flops=self.n, bytes=F32.bytes * self.n + U32.bytes)
+        rows = self.m or 1
+        bits = Work(rows * self.n, U32.bytes * rows * words(self.n)) if self.allowed else Work(0, 0)
+        return Work(flops=rows * self.n + bits.flops, bytes=rows * (F32.bytes * self.n + U32.bytes) + bits.bytes)
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
         for n in (151936, 1, 31, 1025, 4097, 12292):
-            yield cls(n=n)
+            yield cls(n)
+        for n, m in ((20004, 2), (31, 5)):
+            yield cls(n, m=m)
+            yield cls(n, m=m, allowed=True)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """Few distinct values, so that the largest occurs often."""
-        x = rng.integers(-50, 5, self.n).astype(np.float32)
-        return {"out": np.zeros(1, np.uint32), "x": x, **self._unwritten(1)}
-
-    def _unwritten(self, rows: int) -> dict[str, Any]:
-        """What is handed to the last block, before a launch."""
-        if self.slices == 1:
-            return {}
-        return {
-            "candidates": np.full(rows * self.slices * 2, NOT_A_NUMBER, np.uint32),
-            "counters": np.zeros(rows, np.uint32),
-        }
+        rows = self.m or 1
+        x = rng.integers(-50, 5, (*self.rows, self.n)).astype(np.float32)
+        inputs = {"out": np.zeros(rows, np.uint32), "x": x}
+        if self.slices > 1:
+            inputs["candidates"] = np.full(rows * self.slices * 2, NOT_A_NUMBER, np.uint32)
+            inputs["counters"] = np.zeros(rows, np.uint32)
+        if self.allowed:
+            inputs["allowed"] = some_allowed(rng, rows, self.n)
+        return inputs
 
 
 def _packed(k: KernelBuilder, index: Value, rank: Value) -> Value:
@@ -183,46 +212,3 @@ def _candidate(x: NDArray[np.float32], start: int) -> tuple[int, int]:
         return NOT_A_NUMBER, 0
     place = int(np.argmax(x))
     return start + place, int(ranks_of(x[place] + np.zeros(1, np.float32))[0])  # -0 + 0 is +0
-
-
-@register
-@dataclass(frozen=True)
-class BatchedArgMax(ArgMax):
-    """out[i] = the index of the largest of row i of x, for m rows: argmax, with its rules for equal values and NaN.
-
-    out: u32[m]; x: f32[m, n], n below 2^30. As many blocks a row; candidates: u32[m, slices, 2]; counters: u32[m].
-    """
-
-    name = "batched_argmax"
-    m: int = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, "m", high=MOST_ROWS)
-
-    def signature(self) -> Signature:
-        return {"out": write(U32, self.m, align=4), "x": read(F32, self.m, self.n), **self._handed(self.m)}
-
-    def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=(self.slices, self.m), block=THREADS)
-
-    def emit(self, k: KernelBuilder) -> None:
-        self._find(k, k.arg.x.at(k.ctaid.y, 0), k.ctaid.y)
-
-    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        rows = [super(BatchedArgMax, self).reference(x=row) for row in arguments["x"]]
-        found = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-        return {name: array.reshape(self.m) if array.shape == (self.m, 1) else array for name, array in found.items()}
-
-    def work(self) -> Work:
-        single = super().work()
-        return Work(flops=self.m * single.flops, bytes=self.m * single.bytes)
-
-    @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        for n, m in ((20004, 2), (31, 5)):
-            yield cls(n=n, m=m)
-
-    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        rows = [super(BatchedArgMax, self).inputs(rng)["x"] for _ in range(self.m)]
-        return {"out": np.zeros(self.m, np.uint32), "x": np.stack(rows), **self._unwritten(self.m)}

@@ -18,7 +18,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.formats import FORMATS, Format, find
 from ptxgen.kernels.gemv.iteration import IterationSpace, advance
 from ptxgen.kernels.position import position_argument, position_value
-from ptxgen.kernels.registry import register
+from ptxgen.kernels.registry import GIVEN, register
 from ptxgen.kernels.shape import MOST_ROWS, require
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U8, U32
@@ -27,49 +27,59 @@ from ptxgen.types import F32, U8, U32
 WARPS = 4
 
 
-@register(indirect=(False, True))
+@register(indirect=(False, True), m=[None])
+@register(indirect=[True], m=[GIVEN])
 @dataclass(frozen=True)
 class EmbeddingLookup(KernelType):
-    """Row `token` of a quantised table as f32.
+    """Rows `token` of a quantised table as f32.
 
-    y: f32[k]; table: u8[rows, row_bytes]; token: u32 scalar below `rows`, or with `indirect` a buffer u32[1] that holds it; a
-    token of `rows` or more there (argmax of logits with a NaN gives 0xFFFFFFFF) fills y with NaN. The very values of gguf-py's
-    dequantize."""
+    y: f32[k], or f32[m, k] of m tokens; table: u8[rows, row_bytes]; token: u32 scalar below `rows`, or with `indirect` a buffer
+    u32[1] or u32[m] that holds it; a token of `rows` or more there (argmax of logits with a NaN gives 0xFFFFFFFF) fills its
+    row of y with NaN. The very values of gguf-py's dequantize."""
 
     format: Format
     rows: int
     k: int
     indirect: bool = field(default=False, metadata=HIDDEN)
+    m: int | None = field(default=None, kw_only=True)
 
     family = "token"
 
     @property
     def name(self) -> str:
+        if self.m is not None:
+            return "batched_embedding_lookup"
         return f"embedding_lookup{'_indirect' if self.indirect else ''}"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "format", find(self.format))
         require(self, "k", multiple=self.format.block)
         require(self, "rows")
+        if self.m is not None:
+            require(self, "m", high=MOST_ROWS)
+            object.__setattr__(self, "indirect", True)
 
     @property
     def space(self) -> IterationSpace:
         """How warps go along a row of the table."""
         return IterationSpace(self.format, self.k)
 
-    def batched(self, m: int) -> tuple[KernelType, ...]:
-        return (BatchedEmbeddingLookup(self.format, self.rows, self.k, m=m),) if type(self) is EmbeddingLookup else ()
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of y."""
+        return (self.k,) if self.m is None else (self.m, self.k)
 
     def signature(self) -> Signature:
+        token = position_argument(self.indirect, 0, self.rows - 1)
         return {
-            "y": write(F32, self.k),
+            "y": write(F32, *self.shape),
             "table": read(U8, self.rows, self.format.row_bytes(self.k)),
-            "token": position_argument(self.indirect, 0, self.rows - 1),
+            "token": token if self.m is None else read(U32, self.m, align=4),
         }
 
     def launch(self) -> LaunchConfig:
         steps = self.space.steps + (self.space.rest > 0)
-        return LaunchConfig(grid=-(-steps // WARPS), block=WARPS * WARP_SIZE)
+        return LaunchConfig(grid=(-(-steps // WARPS), 1 if self.m is None else self.m), block=WARPS * WARP_SIZE)
 
     def emit(self, k: KernelBuilder) -> None:
         space = self.space
@@ -86,38 +96,45 @@ class EmbeddingLookup(KernelType):
 
     def _token(self, k: KernelBuilder) -> Value:
         """The token of a block."""
-        return position_value(k, "token", self.indirect)
+        return position_value(k, "token", self.indirect) if self.m is None else k.load(k.arg.token[k.ctaid.y])
 
     def _result(self, k: KernelBuilder) -> GlobalArray:
         """Where a block's embedding starts."""
-        result: GlobalArray = k.arg.y
+        result: GlobalArray = k.arg.y if self.m is None else k.arg.y.at(k.ctaid.y, 0)
         return result
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float32]]:
-        token = int(np.asarray(arguments["token"]).reshape(()))
-        if token >= self.rows:
-            return {"y": np.full(self.k, np.nan, np.float32)}
-        return {"y": self.format.dequantize(arguments["table"][token])}
+        y = np.full((1 if self.m is None else self.m, self.k), np.nan, np.float32)
+        for row, token in zip(y, np.asarray(arguments["token"]).reshape(-1), strict=True):
+            if token < self.rows:
+                row[:] = self.format.dequantize(arguments["table"][token])
+        return {"y": y.reshape(self.shape)}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, float]:
         """None: decoding rounds as gguf-py does."""
         return {"y": 0.0}
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        tokens = rng.integers(self.rows, size=self.m, dtype=np.uint32) if self.m is not None else None
         table = self.format.random_blocks(rng, self.rows, self.k)
         token = np.uint32(rng.integers(self.rows))
+        alone = np.full(1, token) if self.indirect else token
         return {
-            "y": np.full(self.k, np.nan, np.float32),
+            "y": np.full(self.shape, np.nan, np.float32),
             "table": table,
-            "token": np.full(1, token) if self.indirect else token,
+            "token": alone if tokens is None else tokens,
         }
 
     def work(self) -> Work:
         """Counts one operation a value, which is less than any format needs but floats."""
-        return Work(flops=self.k, bytes=self.format.row_bytes(self.k) + 4 * self.k)
+        tokens = 1 if self.m is None else self.m
+        return Work(flops=tokens * self.k, bytes=tokens * (self.format.row_bytes(self.k) + F32.bytes * self.k))
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[EmbeddingLookup]:
+        fixed.pop("m", None)
+        yield cls(FORMATS["Q6_K"], rows=5, k=3 * 256, m=3)
+        yield cls(FORMATS["Q8_0"], rows=3, k=576, m=2)
         for format in FORMATS.values():
             yield cls(**fixed, format=format, rows=5, k=3 * format.block)
             if fixed.get("indirect"):
@@ -125,49 +142,3 @@ class EmbeddingLookup(KernelType):
             if 576 % format.block == 0:
                 yield cls(**fixed, format=format, rows=3, k=576)
             yield cls(**fixed, format=format, rows=2, k=3584)
-
-
-@register
-@dataclass(frozen=True)
-class BatchedEmbeddingLookup(EmbeddingLookup):
-    """The rows of m tokens of a quantised table as f32: embedding_lookup_indirect, with the same bits in every row.
-
-    y: f32[m, k]; table: u8[rows, row_bytes]; token: u32[m]; a token of `rows` or more fills its row of y with NaN."""
-
-    name = "batched_embedding_lookup"
-    indirect: bool = field(default=True, init=False, metadata=HIDDEN)
-    m: int = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, "m", high=MOST_ROWS)
-
-    def signature(self) -> Signature:
-        return {**super().signature(), "y": write(F32, self.m, self.k), "token": read(U32, self.m, align=4)}
-
-    def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=(super().launch().grid[0], self.m), block=super().launch().block)
-
-    def _token(self, k: KernelBuilder) -> Value:
-        return k.load(k.arg.token[k.ctaid.y])
-
-    def _result(self, k: KernelBuilder) -> GlobalArray:
-        result: GlobalArray = k.arg.y.at(k.ctaid.y, 0)
-        return result
-
-    def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float32]]:
-        single = super().reference
-        return {"y": np.stack([single(table=arguments["table"], token=token)["y"] for token in arguments["token"]])}
-
-    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        token = rng.integers(self.rows, size=self.m, dtype=np.uint32)
-        return {**super().inputs(rng), "y": np.full((self.m, self.k), np.nan, np.float32), "token": token}
-
-    def work(self) -> Work:
-        single = super().work()
-        return Work(flops=self.m * single.flops, bytes=self.m * single.bytes)
-
-    @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[EmbeddingLookup]:
-        yield cls(format=FORMATS["Q6_K"], rows=5, k=3 * 256, m=3)
-        yield cls(format=FORMATS["Q8_0"], rows=3, k=576, m=2)

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.arguments import Signature, read, update, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.mathlib import EXP_TAIL, LN2_HIGH, LN2_LOW, ROUNDER, ROUNDER_BITS
 from ptxgen.dsl.memory import Element, GlobalArray, SharedView
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.registry import register
+from ptxgen.kernels.registry import GIVEN, register
 from ptxgen.kernels.shape import require
+from ptxgen.kernels.token.allowed import allowed_argument, allowed_bits, penalty, restricted, some_allowed, words
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 from ptxgen.kernels.token.philox import emit_random_bits, random_bits
 from ptxgen.kernels.token.rank import rank_of, value_of
@@ -43,14 +44,18 @@ Of = Callable[[Value, Value], Value]
 """A value of a token's id and logit."""
 
 
-@register
+@register(m=[None, GIVEN], allowed=[False])
+@register(m=[GIVEN], allowed=[True])
 @dataclass(frozen=True)
 class SampleToken(KernelType):
-    """out[0] = the token of the logits x that a random number chooses; random[1] += 1.
+    """out[i] = the token of row i of the logits x that its random number chooses; random[i, 1] += 1.
 
     out: u32[1]; x: f32[n], n up to 2^22; settings: u32[4], of ptxgen.kernels.token.sampling.settings; random: u64[2], the
-    seed and the number of the draw. The token is the very one of `sample` there, with `random_bits` of the two;
-    0xFFFFFFFF if any x is NaN or the largest is infinite. One block.
+    seed and the number of the draw; each with a dimension for m rows in front. The token is the very one of `sample` there,
+    with `random_bits` of the two; 0xFFFFFFFF if any x is NaN or the largest is infinite. One block a row. Of m rows one whose
+    settings are zeros, as those of `settings` never are, is left out: nothing of it is read or written.
+
+    With `allowed`, allowed: u32[m, n / 32 rounded up], as in argmax.py. Where all are -infinity, the token is 0xFFFFFFFF.
 
     Every step is the same search: tokens have ranks and measures, and it finds the rank up to which the measures sum to a
     target, by histograms of the rank's digits, the highest first. For top-k the rank is that of the logit and the measure is 1;
@@ -58,25 +63,42 @@ class SampleToken(KernelType):
     are whole numbers, so the order in which threads add them does not matter."""
 
     family: ClassVar[str] = "token"
-    name = "sample_token"
     n: int
+    m: int | None = field(default=None, kw_only=True)
+    allowed: bool = field(default=False, kw_only=True, metadata=HIDDEN)
 
     def __post_init__(self) -> None:
         require(self, "n", high=MOST_TOKENS)
+        if self.m is not None or self.allowed:
+            require(self, "m")
+
+    @property
+    def name(self) -> str:
+        return f"{'' if self.m is None else 'batched_'}{'allowed_' if self.allowed else ''}sample_token"
 
     def signature(self) -> Signature:
+        if self.m is None:
+            alone: Signature = {"out": write(U32, 1, align=4), "x": read(F32, self.n)}
+            return {**alone, "settings": read(U32, 4), "random": update(U64, 2)}
         return {
-            "out": write(U32, 1, align=4),
-            "x": read(F32, self.n),
-            "settings": read(U32, 4),
-            "random": update(U64, 2),
+            "out": update(U32, self.m, align=4, partial=True),
+            "x": read(F32, self.m, self.n, partial=True),
+            "settings": read(U32, self.m, 4),
+            "random": update(U64, self.m, 2, partial=True),
+            **({"allowed": allowed_argument(self.m, self.n, partial=True)} if self.allowed else {}),
         }
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=1, block=THREADS)
+        return LaunchConfig(grid=1 if self.m is None else self.m, block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
-        self._choose(k, _Row(k.arg.out.at(0), k.arg.x, k.arg.settings.at(0), k.arg.random.at(0)))
+        a = k.arg
+        if self.m is None:
+            self._choose(k, _Row(a.out.at(0), a.x, a.settings.at(0), a.random.at(0)))
+            return
+        row = k.ctaid.x
+        with k.when(k.load(a.settings[row, 0]) != 0):  # the same in all threads
+            self._choose(k, _Row(a.out.at(row), a.x.at(row, 0), a.settings.at(row, 0), a.random.at(row, 0)))
 
     def _choose(self, k: KernelBuilder, row: _Row) -> None:
         """The token of a row, by all threads of a block."""
@@ -164,15 +186,21 @@ class SampleToken(KernelType):
 
     def _seen(self, k: KernelBuilder, x: Value, start: Value, offset: int) -> Value:
         """What a token's logit counts as, whose id is start + offset: the logit, where -0 becomes +0."""
+        if self.allowed:
+            x = x + penalty(k, allowed_bits(k, k.ctaid.x, start + offset), 0)
         return x + 0.0
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        x, (seed, draw) = arguments["x"], (int(word) for word in arguments["random"])
-        token = NOT_A_NUMBER
-        if math.isfinite(x[np.argmax(x)]):
-            token = sample(x, arguments["settings"], random_bits(seed, draw))
-        random = np.array([seed, (draw + 1) % 2**64], np.uint64)
-        return {"out": np.array([token], np.uint32), "random": random}
+        out, random = arguments["out"].copy(), arguments["random"].copy()
+        x = restricted(**arguments) if self.allowed else arguments["x"]
+        rows = zip(out, np.atleast_2d(x), np.atleast_2d(arguments["settings"]), random.reshape(-1, 2), strict=True)
+        for i, (_, logits, filters, drawn) in enumerate(rows):
+            if self.m is None or filters[0]:
+                seed, draw = (int(word) for word in drawn)
+                usable = math.isfinite(logits[np.argmax(logits)])
+                out[i] = sample(logits, filters, random_bits(seed, draw)) if usable else NOT_A_NUMBER
+                drawn[1] = (draw + 1) % 2**64
+        return {"out": out, "random": random}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """None: all sums are of whole numbers."""
@@ -180,18 +208,33 @@ class SampleToken(KernelType):
 
     def work(self) -> Work:
         """Two exponentials a logit; the histograms are not counted."""
-        return Work(flops=40 * self.n, bytes=F32.bytes * self.n + U32.bytes * 5 + U64.bytes * 3)
+        rows = self.m or 1
+        bits = Work(rows * self.n, U32.bytes * rows * words(self.n)) if self.allowed else Work(0, 0)
+        each = F32.bytes * self.n + U32.bytes * 5 + U64.bytes * 3
+        return Work(flops=rows * 40 * self.n + bits.flops, bytes=rows * each + bits.bytes)
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
         for n in (4999, 1, 31, 1024, 151936):
-            yield cls(n=n)
+            yield cls(n)
+        for n, m in ((4999, 3), (31, 2), (1, 1)):
+            yield cls(n, m=m)
+            yield cls(n, m=m, allowed=True)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Logits on a grid, so that there are equal ones; every filter takes something away."""
+        """Logits on a grid, so that there are equal ones; every filter takes something away. The second of m rows is left
+        out."""
+        if self.m is None:
+            return {"out": np.zeros(1, np.uint32), **self._row(rng)}
+        rows = [self._row(rng) for _ in range(self.m)]
+        given = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        given["settings"][1:2] = 0
+        bits = {"allowed": some_allowed(rng, self.m, self.n)} if self.allowed else {}
+        return {"out": np.full(self.m, 7, np.uint32), **given, **bits}
+
+    def _row(self, rng: np.random.Generator) -> dict[str, Any]:
         x = (np.round(rng.standard_normal(self.n) * 16) / 8).astype(np.float32)
         return {
-            "out": np.zeros(1, np.uint32),
             "x": x,
             "settings": settings(0.8, max(self.n // 3, 1), 0.9, 0.02),
             "random": rng.integers(2**64, size=2, dtype=np.uint64),
@@ -206,62 +249,6 @@ class _Row:
     x: GlobalArray
     settings: GlobalArray
     random: GlobalArray
-
-
-@register
-@dataclass(frozen=True)
-class BatchedSampleToken(SampleToken):
-    """out[i] = the token of row i of the logits x that its random number chooses, for m rows: sample_token, with its rules.
-
-    out: u32[m]; x: f32[m, n]; settings: u32[m, 4]; random: u64[m, 2], of which [i, 1] += 1. A row whose settings are zeros, as
-    `settings` of ptxgen.kernels.token.sampling never are, is left out: nothing of it is read or written. One block a row."""
-
-    name = "batched_sample_token"
-    m: int = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, "m")
-
-    def signature(self) -> Signature:
-        return {
-            "out": update(U32, self.m, align=4, partial=True),
-            "x": read(F32, self.m, self.n, partial=True),
-            "settings": read(U32, self.m, 4),
-            "random": update(U64, self.m, 2, partial=True),
-        }
-
-    def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=self.m, block=THREADS)
-
-    def emit(self, k: KernelBuilder) -> None:
-        row, a = k.ctaid.x, k.arg
-        with k.when(k.load(a.settings[row, 0]) != 0):  # the same in all threads
-            self._choose(k, _Row(a.out.at(row), a.x.at(row, 0), a.settings.at(row, 0), a.random.at(row, 0)))
-
-    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        out, random = arguments["out"].copy(), arguments["random"].copy()
-        for row, settings_of_row in enumerate(arguments["settings"]):
-            if settings_of_row[0]:
-                found = super().reference(x=arguments["x"][row], settings=settings_of_row, random=random[row])
-                out[row], random[row] = found["out"][0], found["random"]
-        return {"out": out, "random": random}
-
-    def work(self) -> Work:
-        single = super().work()
-        return Work(flops=self.m * single.flops, bytes=self.m * single.bytes)
-
-    @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        for n, m in ((4999, 3), (31, 2), (1, 1)):
-            yield cls(n=n, m=m)
-
-    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Each row another one; the second, if there is one, is left out."""
-        rows = [super(BatchedSampleToken, self).inputs(rng) for _ in range(self.m)]
-        given = {name: np.stack([row[name] for row in rows]) for name in ("x", "settings", "random")}
-        given["settings"][1:2] = 0
-        return {"out": np.full(self.m, 7, np.uint32), **given}
 
 
 class _Search:
@@ -293,9 +280,9 @@ class _Search:
             def add(place: Value, amount: Value, shift: Value = shift, known: Value = known) -> None:
                 self._add((place >> shift) & (BINS - 1), amount, ((place >> known) == found) & (amount != 0))
 
-            for words in (self._low, self._high):
+            for half in (self._low, self._high):
                 for place in range(2):
-                    k.store(words[k.tid.x * 2 + place], 0)
+                    k.store(half[k.tid.x * 2 + place], 0)
             k.barrier()
             self._each(lambda index, x: add(rank(index, x), measure(index, x)))
             if more is not None:

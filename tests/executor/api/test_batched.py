@@ -23,7 +23,7 @@ from executor.layers.graph.rules import perform
 from executor.layers.graph.values import StepValue
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.rope.rope import Rope
 from ptxgen.types import U32
@@ -206,7 +206,7 @@ class Phase:
         self.executor.batched_qkv_rope_phase(**self.arguments(positions))
 
     def alone(self, x: Values, position: int) -> dict[str, GpuBuffer]:
-        """The steps of one token, one by one. Digits of a norm are none of its f32 values (RmsNormDigits)."""
+        """The steps of one token, one by one. Digits of a norm are none of its f32 values (RmsNorm)."""
         executor, w = self.executor, self.layer
         out = {name: executor.zeros(n) for name, n in self.sizes.items()}
         read = StepValue.of(out["hidden_buf"])
@@ -217,7 +217,7 @@ class Phase:
             perform(launch, [norm, *(project(role, one, read, StepValue.of(out[role])) for role, one in matrices)])
         for role, bias in (("q", w.attn_q_bias), ("k", w.attn_k_bias), ("v", w.attn_v_bias)):
             if bias is not None:
-                executor.launcher(ResidualAdd(n=bias.shape[0]), x=out[role], delta=bias)
+                executor.launcher(AddInPlace(n=bias.shape[0]), x=out[role], delta=bias)
         at = executor.buffer(np.array([position], np.uint32))
         for role, count, gamma in (("q", HEADS, w.attn_q_norm), ("k", KV_HEADS, w.attn_k_norm)):
             heads = out[role].view(0, (count, HEAD_DIM))

@@ -18,19 +18,14 @@ from executor.device.protocol import Node
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
-from ptxgen.kernels.activation.elementwise import (
-    BatchedElementwiseMul,
-    BatchedFusedSwiglu,
-    BatchedGelu,
-    BatchedResidualAdd,
-    BatchedSilu,
-)
+from ptxgen.kernels.activation.bias import BiasAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace, ElementwiseMul, Gelu, Silu
+from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
-from ptxgen.kernels.norm.rmsnorm import BatchedRmsNorm
-from ptxgen.kernels.rope.rope import BatchedRope
+from ptxgen.kernels.norm.rmsnorm import RmsNorm
+from ptxgen.kernels.rope.rope import Rope
 from ptxgen.kernels.rope.table import rope_table
-from ptxgen.kernels.token.argmax import BatchedArgMax
+from ptxgen.kernels.token.argmax import ArgMax
 from tests.executor.api.five_ways import FiveWays, Rows
 from tests.executor.api.layer_model import EPS as EPS_OF
 from tests.executor.api.layer_model import FF, HIDDEN, inputs, opened, written
@@ -76,17 +71,17 @@ def gelu(x: Doubles) -> Any:
 
 
 BLOCKS = {
-    "rmsnorm": Block(("x", "gamma"), lambda e, x, g: e.rmsnorm(x, g, EPS), normalised, lambda m: BatchedRmsNorm(N, m)),
+    "rmsnorm": Block(("x", "gamma"), lambda e, x, g: e.rmsnorm(x, g, EPS), normalised, lambda m: RmsNorm(N, m=m)),
     "per_head_rmsnorm": Block(
         ("x", "gamma"), lambda e, x, g: e.per_head_rmsnorm(x, g, EPS), normalised, lambda m: PerHeadRmsNorm(m, N)
     ),
-    "silu": Block(("x",), CudaExecutor.silu, silu, lambda m: BatchedSilu(N, m)),
-    "gelu": Block(("x",), CudaExecutor.gelu, gelu, lambda m: BatchedGelu(N, m)),
-    "swiglu": Block(("gate", "up"), CudaExecutor.swiglu, lambda gate, up: silu(gate) * up, lambda m: BatchedFusedSwiglu(N, m)),
-    "multiply": Block(("a", "b"), CudaExecutor.multiply, np.multiply, lambda m: BatchedElementwiseMul(N, m)),
-    "residual_add": Block(("x", "delta"), CudaExecutor.residual_add, np.add, lambda m: BatchedResidualAdd(N, m)),
-    "a bias": Block(("x", "bias"), CudaExecutor.residual_add, np.add, lambda m: BatchedBiasBroadcastAdd(N, m)),
-    "argmax": Block(("x",), CudaExecutor.argmax, lambda x: x.argmax(-1), lambda m: BatchedArgMax(N, m=m)),
+    "silu": Block(("x",), CudaExecutor.silu, silu, lambda m: Silu(N, m=m)),
+    "gelu": Block(("x",), CudaExecutor.gelu, gelu, lambda m: Gelu(N, m=m)),
+    "swiglu": Block(("gate", "up"), CudaExecutor.swiglu, lambda gate, up: silu(gate) * up, lambda m: FusedSwiglu(N, m=m)),
+    "multiply": Block(("a", "b"), CudaExecutor.multiply, np.multiply, lambda m: ElementwiseMul(N, m=m)),
+    "residual_add": Block(("x", "delta"), CudaExecutor.residual_add, np.add, lambda m: AddInPlace(N, m=m)),
+    "a bias": Block(("x", "bias"), CudaExecutor.residual_add, np.add, lambda m: BiasAdd(N, m)),
+    "argmax": Block(("x",), CudaExecutor.argmax, lambda x: x.argmax(-1), lambda m: ArgMax(N, m=m)),
 }
 
 
@@ -266,7 +261,7 @@ class TestRope:
         for positions in (list(self.POSITIONS), np.array(self.POSITIONS), on_device):
             made.append(executor.buffer(x))
             executor.rope(made[-1], positions)
-        kernel = BatchedRope(True, True, 4, HEAD, ROOM, TURNED, m=3)
+        kernel = Rope(True, True, 4, HEAD, ROOM, TURNED, m=3)
         heads: dict[str, Any] = {"x": x.reshape(3, 4, HEAD), "table": table, "positions": self.POSITIONS}
         angles = np.array(self.POSITIONS)[:, None] * 10000.0 ** (-2 * np.arange(TURNED // 2) / TURNED)
         first, second = (heads["x"][..., at : at + TURNED // 2].astype("f8") for at in (0, TURNED // 2))
@@ -403,7 +398,7 @@ def own_layer(executor: CudaExecutor, layer: int, hidden: GpuBuffer, position: A
 
 
 def rounding(expected: Rows) -> float:
-    """A norm's digits are those of its values before they are rounded (RmsNormDigits), which a block's products do not see: 32
+    """A norm's digits are those of its values before they are rounded (RmsNorm), which a block's products do not see: 32
     units of the largest result, for the two norms and the seven products that follow them in each layer."""
     return float(32 * 2.0**-23 * np.abs(expected).max())
 

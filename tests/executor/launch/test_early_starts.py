@@ -20,7 +20,7 @@ from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.early_start import BeforeWait, NextStarts
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 
 AT_ONCE, LATER, AT_END = NextStarts
@@ -178,7 +178,7 @@ def test_a_graph_refuses_an_early_start_that_reads_what_an_earlier_launch_writes
         words = w.nbytes // 4
         delta = GpuBuffer.zeros(device, "f32", (words,))
         plans = [
-            launcher.prepare(ResidualAdd(n=words), x=w.view(0, (words,), "f32"), delta=delta),
+            launcher.prepare(AddInPlace(n=words), x=w.view(0, (words,), "f32"), delta=delta),
             launcher.prepare(kernel, **arguments),
         ]
         assert [node.early for node in LaunchGraph(device, plans).nodes] == [False, False]

@@ -18,7 +18,7 @@ from executor.launch.launch import Launcher, Plan, launch_together
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from executor.memory.peers import peer_addresses
-from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.kernels.collective.all_gather import AllGather
 from ptxgen.types import F32, U32
 from tests.executor.launch.ranks import launched
@@ -26,7 +26,7 @@ from tests.ptxgen.kernels.running import assert_matches_reference, emulate, inpu
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
 GATHER = AllGather(n=64, ranks=2)
-ADD = ResidualAdd(n=64)
+ADD = AddInPlace(n=64)
 
 
 @dataclass

@@ -22,7 +22,7 @@ from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.emulator import Finding
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.quantize.quantize import Quantize
 from tests.executor.model import test_gathered_digits as fused
@@ -116,7 +116,7 @@ def test_a_start_that_the_plan_should_not_have_made_is_found_by_running_it(monke
         name: GpuBuffer.from_numpy(device, value, name=name) for name, value in kernel.inputs(np.random.default_rng(1)).items()
     }
     words = arguments["w"].nbytes // 4
-    add = ResidualAdd(n=words)
+    add = AddInPlace(n=words)
     x, delta = arguments["w"].view(0, (words,), "f32"), GpuBuffer.zeros(device, "f32", (words,))
     plans = [launcher.prepare_early(add, x=x, delta=delta), launcher.prepare(kernel, **arguments)]
     with pytest.raises(SanitizerError, match=r"race: hw_dp4a_q8_0_gemv, .* residual_add, a launch that may still run"):

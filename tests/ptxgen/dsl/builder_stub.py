@@ -19,7 +19,7 @@ from ptxgen.dsl import builder
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.isa.instructions import ROWS
 from ptxgen.isa.operand_spec import OperandKind, element_of
-from ptxgen.isa.table import Instruction, OpcodeSlot, Operand
+from ptxgen.isa.table import Instruction, OpcodeSlot, OperandPlace
 from ptxgen.types import BY_NAME
 
 STUB = Path(builder.__file__).with_suffix(".pyi")
@@ -158,7 +158,7 @@ def is_packed(slot: OpcodeSlot) -> bool:
     return any(element_of(type) in slot.values for type in BY_NAME.values())
 
 
-def _taken(row: Instruction, place: Operand, chosen: Mapping[str, str]) -> str:
+def _taken(row: Instruction, place: OperandPlace, chosen: Mapping[str, str]) -> str:
     spec = place.spec
     if spec.kind is not OperandKind.VALUE:
         return NAMED[spec.kind]

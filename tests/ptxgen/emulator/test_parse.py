@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ptxgen.emulator.parse import parse
-from ptxgen.emulator.program import Label, Step
+from ptxgen.emulator.program import ParsedLabel, Step
 from ptxgen.errors import ParseError
 from ptxgen.isa.operands import Address, Immediate, Register, Vector
 from tests.ptxgen.emulator.ptx import FIRST_LINE, kernel
@@ -43,7 +43,7 @@ def test_a_module_is_read_with_its_lines_files_and_variables() -> None:
     assert (program.version, program.target, program.entries) == ((8, 0), "sm_90", ("k",))
     assert program.files == {1: "author.py"}
     assert program.variables["t"].initial.data == b"\x01\x02\xff"
-    assert any(isinstance(i, Label) and i.name == "L1" for i in program.functions["k"].items)
+    assert any(isinstance(i, ParsedLabel) and i.name == "L1" for i in program.functions["k"].items)
     load = steps(SAMPLE)[0]
     assert load.source is not None
     assert (load.source.file, load.source.line) == (1, 5)

@@ -13,7 +13,7 @@ import pytest
 
 from ptxgen.emulator import codegen
 from ptxgen.emulator.runtime.link import objects
-from ptxgen.emulator.runtime.shadow import EVERY_THREAD, EVERY_WARP, OLDEST_EPOCH, SPAN, Access, Me, Record, Slots, touches
+from ptxgen.emulator.runtime.shadow import EVERY_THREAD, EVERY_WARP, OLDEST_EPOCH, SPAN, AccessKind, Me, Record, Slots, touches
 
 GRANULES = 2
 UNWRITTEN, ON_THE_WAY, WRITER, READER = 1, 2, 4, 8
@@ -25,7 +25,7 @@ class Touch:
     """An access of thread `thread` to granule 0; `scope` is 0 where it is weak."""
 
     thread: int
-    access: Access
+    access: AccessKind
     scope: int = 0
 
 
@@ -35,7 +35,7 @@ class Sync:
 
 
 Event = Touch | Sync | str
-LOAD, STORE = Access.LOAD, Access.STORE
+LOAD, STORE = AccessKind.LOAD, AccessKind.STORE
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def follow(compiled: Any, trace: Iterable[Event], apart: int, stateless: bool) -
     return False
 
 
-KINDS = [(LOAD, 0), (STORE, 0), (Access.ATOMIC, 2), (LOAD, 2), (STORE, 1)]
+KINDS = [(LOAD, 0), (STORE, 0), (AccessKind.ATOMIC, 2), (LOAD, 2), (STORE, 1)]
 MODES = [(EVERY_THREAD, False), (EVERY_WARP, True)]
 
 
@@ -220,11 +220,11 @@ def test_long_traces_of_blocks_that_take_turns(compiled: Any, seed: int) -> None
 @pytest.mark.parametrize("seed", range(3))
 def test_long_traces_of_blocks_on_several_devices(compiled: Any, seed: int) -> None:
     """Only a strong access for the system is as strong on another device."""
-    kinds = [(LOAD, 0), (Access.ATOMIC, 2), (LOAD, 2), (Access.ATOMIC, 3), (LOAD, 3), (STORE, 3)]
+    kinds = [(LOAD, 0), (AccessKind.ATOMIC, 2), (LOAD, 2), (AccessKind.ATOMIC, 3), (LOAD, 3), (STORE, 3)]
     follow_turns(compiled, SeveralDevices, kinds, random.Random(seed))
 
 
-def follow_turns(compiled: Any, kind: type[Turns], kinds: list[tuple[Access, int]], rng: random.Random) -> None:
+def follow_turns(compiled: Any, kind: type[Turns], kinds: list[tuple[AccessKind, int]], rng: random.Random) -> None:
     others: list[Event] = [Sync(0), BARRIER, NEXT_BLOCK, NEXT_BLOCK, GRID_BARRIER]
     races = 0
     for _ in range(3000):
@@ -255,7 +255,7 @@ def test_one_access_of_another_device_is_remembered_whatever_comes_after_it(comp
         for block in order:
             shadow.block = block - 1
             shadow.step(NEXT_BLOCK)
-            assert not shadow.step(Touch(0, Access.ATOMIC, 3))
+            assert not shadow.step(Touch(0, AccessKind.ATOMIC, 3))
         for block in range(3):
             shadow.block = block - 1
             shadow.step(NEXT_BLOCK)
@@ -271,7 +271,7 @@ def test_the_lanes_of_one_instruction_do_not_race(compiled: Any) -> None:
 
 def test_a_copy_is_on_its_way_until_something_else_is_written(compiled: Any) -> None:
     shadow = Shadow(compiled)
-    assert not shadow.step(Touch(0, Access.COPY))
+    assert not shadow.step(Touch(0, AccessKind.COPY))
     assert shadow.step(Touch(0, LOAD)) == ON_THE_WAY
     assert shadow.step(Touch(33, LOAD)) == ON_THE_WAY  # and not a race, which it is, too
     assert shadow.step(Touch(33, STORE)) == WRITER
@@ -284,7 +284,7 @@ def test_what_an_earlier_block_wrote_is_not_written(compiled: Any) -> None:
     assert not shadow.step(Touch(0, STORE))
     shadow.step(NEXT_BLOCK)
     assert shadow.step(Touch(0, LOAD)) == UNWRITTEN
-    assert shadow.step(Touch(0, Access.ATOMIC, 2)) == UNWRITTEN
+    assert shadow.step(Touch(0, AccessKind.ATOMIC, 2)) == UNWRITTEN
     assert not shadow.step(Touch(0, LOAD))
 
 

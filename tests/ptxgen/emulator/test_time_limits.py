@@ -15,7 +15,7 @@ import pytest
 
 from ptxgen import emulator
 from ptxgen.emulator import EmulationError
-from ptxgen.emulator.layout import PAUSED, Slot
+from ptxgen.emulator.layout import PAUSED, ContextWord
 from ptxgen.emulator.scratch import Scratch
 from ptxgen.emulator.watch import Run
 from tests.ptxgen.emulator.ptx import FIRST_LINE, kernel
@@ -120,9 +120,9 @@ def test_pauses_change_nothing_of_what_a_kernel_does(
     def paused(run: Run, scratch: Scratch, first: int, last: int) -> int:
         nonlocal pauses
         context = scratch.context
-        context[Slot.LIMIT] = chance.choice((0, 1, 900, 3000, context[Slot.QUANTUM]))
+        context[ContextWord.LIMIT] = chance.choice((0, 1, 900, 3000, context[ContextWord.QUANTUM]))
         status = run(scratch.address, first, last)
-        pauses += status == PAUSED and context[Slot.WARP_AT] > 0
+        pauses += status == PAUSED and context[ContextWord.WARP_AT] > 0
         return status
 
     for place in ("workers", "together"):

@@ -20,7 +20,7 @@ from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.emulator import Addresses, Finding, run_together
 from ptxgen.errors import Nonconformity
-from ptxgen.kernels.collective.gather_digits import GatherDigits
+from ptxgen.kernels.collective.gather_planes import GatherPlanes
 from ptxgen.toolchain.module import emit
 from ptxgen.types import U32, U64
 from tests.ptxgen.emulator.changed import run_changed
@@ -40,7 +40,7 @@ BROKEN = {
     "it is looked for on its own device": (replaced(r"ld\.relaxed\.sys", "ld.relaxed.gpu"), "race"),
     "it has another number": (replaced(r"mov\.b64 (%rd\d+), \{(%r\d+), %r\d+\}", r"mov.b64 \1, {\2, 7}"), "deadlock"),
 }
-GATHER = GatherDigits(n=128, ranks=2, digits=3, normed=True)
+GATHER = GatherPlanes(n=128, ranks=2, digits=3, normed=True)
 
 
 def gathered(broken: Broken, seed: int | None = None) -> tuple[list[Finding], Mapping[str, Any], dict[str, NDArray[Any]]]:

@@ -16,7 +16,7 @@ from ptxgen.explain.report import summary
 from ptxgen.explain.sass import disassemble, find_nvdisasm
 from ptxgen.extras import install
 from ptxgen.kernels import registry
-from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.target import Target
 from tests.cli.invoke import facts, invoke, refused
 
@@ -68,7 +68,7 @@ def test_the_entry_comes_before_functions_that_the_assembler_added() -> None:
 
 def test_without_nvdisasm_everything_else_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ptxgen.explain.sass.find_nvdisasm", lambda: None)
-    explanation = explain(ResidualAdd(n=64), SM_90, GPUS["h100"])
+    explanation = explain(AddInPlace(n=64), SM_90, GPUS["h100"])
     assert (explanation.sass, explanation.inner_loops) == ((), ())
     assert 'pip install "nvidia-cuda-nvdisasm' in explanation.no_sass
     assert explanation.assembled.registers > 0
@@ -101,7 +101,7 @@ def test_a_gpu_older_than_the_target_is_refused() -> None:
 
 
 @dataclass(frozen=True)
-class Measured(ResidualAdd):
+class Measured(AddInPlace):
     """A kernel that knows what its approximations cost."""
 
     name = "measured"

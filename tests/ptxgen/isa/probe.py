@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ptxgen.isa.instructions import ROWS
 from ptxgen.isa.operand_spec import OperandKind
 from ptxgen.isa.operands import AnyOperand, Immediate, Register, Vector
-from ptxgen.isa.table import Instruction, Need, Operand
+from ptxgen.isa.table import Instruction, Need, OperandPlace
 from ptxgen.target import WARP_SIZE, WARPGROUP_SIZE, Target
 from ptxgen.types import B32, PRED, S32, DType
 from tests.ptxgen.isa.combinations import sensible
@@ -155,14 +155,14 @@ class Writer:
 Form = Callable[[Writer, Instruction, Mapping[str, str]], None]
 
 
-def operand_type(row: Instruction, place: Operand, modifiers: Mapping[str, str]) -> DType:
+def operand_type(row: Instruction, place: OperandPlace, modifiers: Mapping[str, str]) -> DType:
     """The type a probe gives the operand; `=x` follows operand x."""
     if place.spec.like:
         return operand_type(row, next(o for o in row.operands if o.name == place.spec.like), modifiers)
     return place.spec.allowed(modifiers)[-1]
 
 
-def make_source(w: Writer, row: Instruction, place: Operand, modifiers: Mapping[str, str]) -> AnyOperand:
+def make_source(w: Writer, row: Instruction, place: OperandPlace, modifiers: Mapping[str, str]) -> AnyOperand:
     """A plain operand, loaded from the record."""
     if place.spec.kind is OperandKind.CONSTANT:
         return Immediate(0, S32)
@@ -175,7 +175,7 @@ def make_source(w: Writer, row: Instruction, place: Operand, modifiers: Mapping[
     return Vector(tuple(w.load(type, place=where, index=i) for i in range(count)))
 
 
-def make_destination(w: Writer, row: Instruction, place: Operand, modifiers: Mapping[str, str]) -> AnyOperand:
+def make_destination(w: Writer, row: Instruction, place: OperandPlace, modifiers: Mapping[str, str]) -> AnyOperand:
     type = operand_type(row, place, modifiers)
     if not place.spec.in_braces(modifiers):
         return w.register(type)

@@ -14,7 +14,7 @@ from ptxgen.isa import instructions
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.operand_spec import OperandKind
 from ptxgen.isa.operands import Immediate, Vector
-from ptxgen.isa.table import Instruction, Operand
+from ptxgen.isa.table import Instruction, OperandPlace
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import AssembleError, assemble
 from ptxgen.types import PRED, S32
@@ -49,7 +49,7 @@ def is_odd(row: Instruction, modifiers: dict[str, str], form: Form) -> bool:
 class Form(NamedTuple):
     """An instruction with `given` in one of its places; None as the place where all are registers."""
 
-    place: Operand | None
+    place: OperandPlace | None
     given: str
     text: str
 

@@ -13,7 +13,7 @@ from ptxgen.errors import TypeMismatch
 from ptxgen.isa.instructions import ROWS
 from ptxgen.isa.operand_spec import OperandKind, element_of
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, LabelRef, Register, Symbol, Vector
-from ptxgen.isa.table import Instruction, Operand
+from ptxgen.isa.table import Instruction, OperandPlace
 from ptxgen.target import HOPPER, Target
 from ptxgen.types import ALL, B32, BF16X2, BY_NAME, F16, F16X2, F32, S32, TF32, U32, U64, DType, Kind
 from tests.ptxgen.dsl.writing import lines_of, written
@@ -38,12 +38,12 @@ def filled(row: Instruction, modifiers: Mapping[str, str]) -> dict[str, AnyOpera
     return operands
 
 
-def of_type(place: Operand, modifiers: Mapping[str, str], type: DType) -> AnyOperand:
+def of_type(place: OperandPlace, modifiers: Mapping[str, str], type: DType) -> AnyOperand:
     elements = tuple(Register(f"%{place.name}{i}", type) for i in range(place.spec.length(modifiers)))
     return Vector(elements) if place.spec.in_braces(modifiers) else elements[0]
 
 
-def is_named(type: DType, place: Operand, modifiers: Mapping[str, str], words: set[str]) -> bool:
+def is_named(type: DType, place: OperandPlace, modifiers: Mapping[str, str], words: set[str]) -> bool:
     """Whether the text says what the register holds: its type, that of its elements, or bits of no type. Bytes are in any
     integer; which they are the author says."""
     if type.kind is Kind.BITS or type.name in words or element_of(type) in words:
@@ -53,7 +53,7 @@ def is_named(type: DType, place: Operand, modifiers: Mapping[str, str], words: s
     return any(bits.name in words for bits in ALL if bits.kind is Kind.BITS)
 
 
-def places() -> Iterator[tuple[Instruction, Mapping[str, str], Operand]]:
+def places() -> Iterator[tuple[Instruction, Mapping[str, str], OperandPlace]]:
     """Every place for values of every row, with each combination of modifiers that makes another place of it."""
     seen = set()
     for row in ROWS:

@@ -8,9 +8,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ptxgen.dsl.kernel_type import KernelType
-from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
+from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
+from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
 from tests.ptxgen.kernels import gemvs
 
@@ -30,14 +30,14 @@ def one_by_one(kernel: PersistentLayer, arguments: Mapping[str, Any], run: Run) 
         return run(made, {"w": arguments[weights], **{name: given[name] for name in DIGITS}, **more})["y"]
 
     def normed(x: NDArray[Any], stage: int) -> Arrays:
-        made = RmsNormDigits(hidden=kernel.hidden, digits=kernel.stages[stage].digits)
+        made = RmsNorm(hidden=kernel.hidden, digits=kernel.stages[stage].digits)
         gamma = arguments[kernel.stages[stage].gamma]
         return run(made, {"x": x.reshape(1, -1), "gamma": gamma, "eps": arguments["eps"]})
 
     x = product(0, 0, "wo", arguments, y=arguments["x"])
     inner = normed(x, 1)
     gate, up = (product(1, 0, name, inner) for name in ("wg", "wu"))
-    gated = run(FusedSwigluDigits(n=kernel.ffn, digits=kernel.stages[2].digits), {"gate": gate, "up": up})
+    gated = run(FusedSwiglu(n=kernel.ffn, digits=kernel.stages[2].digits), {"gate": gate, "up": up})
     x = product(2, 0, "wd", gated, y=x)
     results = {"x": x, "gated": gated["y"]}
     if len(kernel.stages) > 3:

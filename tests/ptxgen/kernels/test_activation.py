@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.activation.elementwise import Elementwise, ElementwiseMul, FusedSwiglu, Gelu, ResidualAdd, Silu
+from ptxgen.kernels.activation.elementwise import AddInPlace, Elementwise, ElementwiseMul, Gelu, Silu
+from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.types import F32
 from tests.ptxgen.kernels.checking import check, run
 
 
-@pytest.mark.parametrize("type", [ResidualAdd, ElementwiseMul, Silu, Gelu, FusedSwiglu])
+@pytest.mark.parametrize("type", [AddInPlace, ElementwiseMul, Silu, Gelu, FusedSwiglu])
 @pytest.mark.parametrize("n", [1, 33, 257])
 def test_any_number_of_elements(type: type[Elementwise], n: int) -> None:
     kernel = type(n=n)
@@ -19,7 +20,7 @@ def test_any_number_of_elements(type: type[Elementwise], n: int) -> None:
 
 
 def test_the_residual_stream_is_updated_in_place() -> None:
-    kernel = ResidualAdd(n=3)
+    kernel = AddInPlace(n=3)
     x, delta = np.array([1, 2, 3], np.float32), np.array([10, 20, 30], np.float32)
     assert run(kernel, {"x": x, "delta": delta})["x"].tolist() == [11, 22, 33]
 
@@ -52,4 +53,4 @@ def test_no_elements_are_refused(n: int) -> None:
 
 def test_work_counts_every_array_once() -> None:
     assert FusedSwiglu(n=100).work().bytes == 3 * 100 * F32.bytes
-    assert ResidualAdd(n=100).work().bytes == 3 * 100 * F32.bytes  # x is read and written
+    assert AddInPlace(n=100).work().bytes == 3 * 100 * F32.bytes  # x is read and written

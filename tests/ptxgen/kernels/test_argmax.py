@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ptxgen.dsl.arguments import Array
-from ptxgen.kernels.token.argmax import NOT_A_NUMBER, ArgMax, BatchedArgMax
+from ptxgen.kernels.token.argmax import NOT_A_NUMBER, ArgMax
 from ptxgen.kernels.token.rank import ranks_of
 from tests.ptxgen.kernels.checking import check
 
@@ -92,7 +92,7 @@ def test_a_nan_anywhere_gives_no_token(n: int, place: int, nan: int) -> None:
 
 
 def test_a_nan_in_any_slice_takes_the_token_from_its_own_row_only() -> None:
-    kernel = BatchedArgMax(n=9001, m=4)
+    kernel = ArgMax(n=9001, m=4)
     given = kernel.inputs(np.random.default_rng(2))
     given["x"][1, first_of(9001, 2)] = given["x"][3, 7] = np.nan
     expected = given["x"].argmax(axis=1)
@@ -106,13 +106,13 @@ def test_slices_are_a_row_without_an_empty_one_and_no_more_than_the_last_block_h
     assert kernel.slice_size * (kernel.slices - 1) < n <= kernel.slice_size * kernel.slices
     assert kernel.slice_size % kernel.width == 0
     assert kernel.launch().blocks == kernel.slices
-    assert BatchedArgMax(n=n, m=3).launch().blocks == 3 * kernel.slices
+    assert ArgMax(n=n, m=3).launch().blocks == 3 * kernel.slices
 
 
 def test_one_slice_needs_no_memory_of_its_own() -> None:
     assert ArgMax(n=4096).scratch == ()
     assert set(ArgMax(n=4096).signature()) == {"out", "x"}
-    counters = BatchedArgMax(n=4097, m=3).signature()["counters"]
+    counters = ArgMax(n=4097, m=3).signature()["counters"]
     assert isinstance(counters, Array)
     assert counters.zeros
     assert counters.shape == (3,)

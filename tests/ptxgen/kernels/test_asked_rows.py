@@ -17,7 +17,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.compose import between, borrowed, defer_norm, fuse_swiglu, pipeline_weights
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.suited import ASKED
-from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
+from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from ptxgen.toolchain.module import emit
@@ -114,7 +114,7 @@ def test_nothing_is_asked_for_where_what_comes_is_not_known_or_copies_ahead_itse
     aligned = leaving()
     behind = {
         "nobody": None,
-        "a norm": RmsNormDigits(hidden=4096, digits=3),
+        "a norm": RmsNorm(hidden=4096, digits=3),
         "copies ahead": gated(14336, format="q4k"),
         "another format": gated(14336, format="q8_0"),
         "other columns": gated(14336, k=2048),

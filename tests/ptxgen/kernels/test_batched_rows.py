@@ -11,17 +11,18 @@ from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
-from ptxgen.kernels.activation.elementwise import ResidualAdd
-from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
-from ptxgen.kernels.compose import for_rows
+from ptxgen.kernels import compose
+from ptxgen.kernels.activation.bias import BiasAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
+from ptxgen.kernels.activation.swiglu import FusedSwiglu
+from ptxgen.kernels.collective.all_gather import AllGather
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
-from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
+from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.quantize.quantize import Quantize
 from ptxgen.kernels.registry import find
 from ptxgen.kernels.rope.rope import Rope
-from ptxgen.kernels.token.argmax import NOT_A_NUMBER, ArgMax, BatchedArgMax
-from ptxgen.kernels.token.embedding_lookup import BatchedEmbeddingLookup, EmbeddingLookup
+from ptxgen.kernels.token.argmax import NOT_A_NUMBER, ArgMax
+from ptxgen.kernels.token.embedding_lookup import EmbeddingLookup
 from ptxgen.kernels.token.gather_rows import GatherRows
 from tests.ptxgen.kernels.checking import check, run
 
@@ -39,8 +40,8 @@ def test_a_row_of_an_elementwise_kernel_has_the_bits_of_the_single_kernel(name: 
 
 
 SINGLES = (
-    RmsNormDigits(hidden=1056, digits=2),
-    FusedSwigluDigits(n=160, digits=3),
+    RmsNorm(hidden=1056, digits=2),
+    FusedSwiglu(n=160, digits=3),
     EmbeddingLookup(FORMATS["Q4_K"], rows=4, k=512, indirect=True),
     ArgMax(n=5000),
     PerHeadRmsNorm(heads=2, head_dim=64),
@@ -50,7 +51,7 @@ SINGLES = (
 
 @pytest.mark.parametrize("single", SINGLES, ids=lambda kernel: kernel.name)
 def test_a_row_has_the_bits_of_the_single_kernel(single: KernelType) -> None:
-    (batched,) = for_rows(single, 3)
+    (batched,) = compose.for_rows(single, 3)
     arguments = batched.inputs(np.random.default_rng(5))
     together = run(batched, arguments)
     for row in range(3):
@@ -68,8 +69,15 @@ def _of_row(single: KernelType, batched: KernelType, arguments: dict[str, Any], 
     }
 
 
+def test_a_kernel_that_has_m_by_default_is_the_one_for_rows_and_one_of_several_rows_has_no_other() -> None:
+    one, three = AllGather(n=64, ranks=2), AllGather(n=64, ranks=2, m=3)
+    assert compose.for_rows(one, 3) == (three,)
+    assert compose.for_rows(three, 3) == compose.for_rows(RmsNorm(64, m=1), 3) == compose.for_rows(AddInPlace(8, m=2), 3) == ()
+    assert compose.for_rows(AddInPlace(8), 3) == (AddInPlace(8, m=3), BiasAdd(8, 3))
+
+
 def test_a_token_that_the_table_does_not_have_makes_its_own_row_nan_and_no_other() -> None:
-    kernel = BatchedEmbeddingLookup(FORMATS["Q8_0"], rows=3, k=64, m=4)
+    kernel = EmbeddingLookup(FORMATS["Q8_0"], rows=3, k=64, m=4)
     tokens = {"token": np.array([2, 3, NOT_A_NUMBER, 0], np.uint32)}
     rows = check(kernel, kernel.inputs(np.random.default_rng(6)) | tokens)["y"]
     assert np.isnan(rows).all(axis=1).tolist() == np.isnan(rows).any(axis=1).tolist() == [False, True, True, False]
@@ -77,7 +85,7 @@ def test_a_token_that_the_table_does_not_have_makes_its_own_row_nan_and_no_other
 
 def test_a_nan_takes_the_token_from_its_own_row_only() -> None:
     x = np.array([[1.0, 3.0, 3.0], [np.nan, 1.0, 2.0], [-np.inf] * 3, [-1.0, -0.0, 0.0]], np.float32)
-    assert run(BatchedArgMax(n=3, m=4), {"out": np.zeros(4, np.uint32), "x": x})["out"].tolist() == [1, NOT_A_NUMBER, 0, 1]
+    assert run(ArgMax(n=3, m=4), {"out": np.zeros(4, np.uint32), "x": x})["out"].tolist() == [1, NOT_A_NUMBER, 0, 1]
 
 
 def test_gathered_rows_are_copies_and_an_index_of_no_row_gives_zeros() -> None:
@@ -113,16 +121,16 @@ def test_a_token_past_the_table_is_left_alone_and_its_neighbours_are_not(neox: b
 
 
 def test_a_bias_reaches_every_row_with_the_bits_of_residual_add() -> None:
-    kernel = BatchedBiasBroadcastAdd(n=300, m=4)
+    kernel = BiasAdd(n=300, m=4)
     arguments = kernel.inputs(np.random.default_rng(3))
     together = run(kernel, arguments)["x"]
     for row in range(4):
-        alone = run(ResidualAdd(n=300), {"x": arguments["x"][row], "delta": arguments["bias"]})["x"]
+        alone = run(AddInPlace(n=300), {"x": arguments["x"][row], "delta": arguments["bias"]})["x"]
         assert alone.tobytes() == together[row].tobytes()
 
 
 def test_a_bias_is_one_launch_for_all_rows() -> None:
-    assert BatchedBiasBroadcastAdd(n=1537, m=5).launch().grid == (7, 5, 1)
+    assert BiasAdd(n=1537, m=5).launch().grid == (7, 5, 1)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.activation.elementwise import FusedSwiglu
-from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
+from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
 from ptxgen.kernels.attention.output import Output
@@ -37,7 +36,7 @@ def assert_same_bits(got: dict[str, NDArray[Any]], wanted: dict[str, NDArray[Any
 @all_digits
 @pytest.mark.parametrize("n", [32, 576])
 def test_swiglu_with_digits_is_swiglu_and_then_the_digits_bit_for_bit(n: int, digits: int) -> None:
-    kernel = FusedSwigluDigits(n=n, digits=digits)
+    kernel = FusedSwiglu(n=n, digits=digits)
     arguments = kernel.inputs(np.random.default_rng(n))
     parts = run(FusedSwiglu(n=n), {name: arguments[name] for name in ("y", "gate", "up")})
     assert_same_bits(run(kernel, arguments), {**parts, **quantised(parts["y"], digits)})
@@ -45,7 +44,7 @@ def test_swiglu_with_digits_is_swiglu_and_then_the_digits_bit_for_bit(n: int, di
 
 @all_digits
 def test_swiglu_with_digits_is_its_parts_for_values_that_are_not_normal(digits: int) -> None:
-    kernel = FusedSwigluDigits(n=224, digits=digits)
+    kernel = FusedSwiglu(n=224, digits=digits)
     arguments = kernel.inputs(np.random.default_rng(1))
     gate, up = arguments["gate"], arguments["up"]
     gate[:32] = 0.0  # a block of zeros
@@ -116,18 +115,18 @@ def test_a_length_out_of_range_writes_no_digit_either(length: int) -> None:
 @pytest.mark.parametrize("digits", [0, 4])
 def test_an_impossible_number_of_digits_is_refused(digits: int) -> None:
     with pytest.raises(ArgumentError, match=rf"fused_swiglu_digits: digits must be an integer, 1..3, got {digits}"):
-        FusedSwigluDigits(n=64, digits=digits)
+        FusedSwiglu(n=64, digits=digits)
     with pytest.raises(ArgumentError, match=rf"attention_digits_indirect: digits must be an integer, 1..3, got {digits}"):
         attention(digits)
 
 
 def test_values_that_are_no_whole_blocks_are_refused() -> None:
     with pytest.raises(ArgumentError, match="fused_swiglu_digits: n must be a multiple of 32"):
-        FusedSwigluDigits(n=48, digits=2)
+        FusedSwiglu(n=48, digits=2)
 
 
 def test_the_work_is_that_of_the_parts_less_the_result_that_is_not_read_again() -> None:
-    swiglu, attended = FusedSwigluDigits(n=64, digits=2), attention(2)
+    swiglu, attended = FusedSwiglu(n=64, digits=2), attention(2)
     assert swiglu.work().bytes == FusedSwiglu(n=64).work().bytes + Quantize(2, 64).work().bytes - 64 * F32.bytes
     part = ContiguousAttention(True, 2, 1, 64, 300)
     assert attended.work(7).bytes == part.work(7).bytes + Quantize(2, 128).work().bytes - 128 * F32.bytes

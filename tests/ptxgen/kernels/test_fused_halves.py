@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.activation.swiglu_halves import BatchedFusedSwigluHalves
+from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.kernels.attention.f16_split import F16SplitOutput
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
-from ptxgen.kernels.norm import rmsnorm_halves
-from ptxgen.kernels.norm.rmsnorm import BatchedRmsNorm
-from ptxgen.kernels.norm.rmsnorm_halves import BatchedRmsNormHalves
+from ptxgen.kernels.norm import split_rows
+from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.quantize.activation_halves import STEPS, pack
 from ptxgen.kernels.quantize.half_bounds import half_bounds
 from tests.ptxgen.kernels.checking import run
@@ -35,24 +34,24 @@ def assert_packed(results: dict[str, NDArray[Any]], y: NDArray[Any], form: HalfF
 def test_rmsnorm_with_halves_is_rmsnorm_and_then_the_halves(
     hidden: int, m: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(rmsnorm_halves, "MANY_ROWS", many)
-    kernel = BatchedRmsNormHalves(hidden=hidden, m=m, **FORM)
+    monkeypatch.setattr(split_rows, "MANY_ROWS", many)
+    kernel = RmsNorm(hidden=hidden, m=m, **FORM)
     given = kernel.inputs(np.random.default_rng(hidden))
     given["x"][0, :256] = 0.0
     given["x"][1, 70] = np.nan
     given["x"][2, :128] *= np.float32(2.0**-130)
-    norm = BatchedRmsNorm(hidden=hidden, m=m)
-    assert_packed(run(kernel, given), run(norm, {name: given[name] for name in norm.signature()})["y"], kernel.form)
+    norm = RmsNorm(hidden=hidden, m=m)
+    assert_packed(run(kernel, given), run(norm, {name: given[name] for name in norm.signature()})["y"], HalfForm(**FORM))
 
 
 @pytest.mark.parametrize(("n", "m", "lane_run"), [(576, 5, 64), (576, 33, 64), (256, 40, 4)])
 def test_swiglu_with_halves_is_swiglu_and_then_the_halves(n: int, m: int, lane_run: int) -> None:
-    kernel = BatchedFusedSwigluHalves(n=n, m=m, parts=2, lane_run=lane_run)
+    kernel = FusedSwiglu(n=n, m=m, parts=2, lane_run=lane_run)
     given = kernel.inputs(np.random.default_rng(7))
     given["gate"][0, :256] = 0.0
     given["up"][1, n - 9], given["gate"][2, n - 1] = np.inf, np.nan
-    y = run(kernel.swiglu, {"y": np.zeros((m, n), np.float32), "gate": given["gate"], "up": given["up"]})["y"]
-    assert_packed({"y": y, **run(kernel, given)}, y, kernel.form)
+    y = run(FusedSwiglu(n, m=m), {"y": np.zeros((m, n), np.float32), "gate": given["gate"], "up": given["up"]})["y"]
+    assert_packed({"y": y, **run(kernel, given)}, y, HalfForm(2, lane_run))
 
 
 def test_attention_with_halves_is_attention_and_then_the_halves() -> None:
@@ -91,8 +90,8 @@ def test_bounds_hold_for_values_anywhere_within_theirs() -> None:
 
 def test_an_impossible_form_is_refused() -> None:
     with pytest.raises(ArgumentError, match="parts 1 or 2, got 3"):
-        BatchedFusedSwigluHalves(n=256, m=1, parts=3, lane_run=4)
+        FusedSwiglu(n=256, m=1, parts=3, lane_run=4)
     with pytest.raises(ArgumentError, match="batched_rmsnorm_halves: hidden must be a multiple of 4"):
-        BatchedRmsNormHalves(hidden=254, m=1, **FORM)
+        RmsNorm(hidden=254, m=1, **FORM)
     with pytest.raises(ArgumentError, match=r"head_dim must be one of \(128, 256\), got 64"):
         PagedAttentionReduce(rows=1, heads=4, head_dim=64, max_len=64, output=F16SplitOutput(**FORM))

@@ -12,11 +12,11 @@ import pytest
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import Nonconformity
-from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.kernels.registry import find
 from tests.ptxgen.kernels.golden_outputs import check, chosen, record, save
 
-KERNEL = ResidualAdd(n=33)
+KERNEL = AddInPlace(n=33)
 
 
 def test_what_was_recorded_passes_also_from_the_file(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_the_same_kernel_gives_the_same_file(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class OtherText(ResidualAdd):
+class OtherText(AddInPlace):
     def emit(self, k: KernelBuilder) -> None:
         i = k.ctaid.x * 256 + k.tid.x
         with k.when(i < self.n):
@@ -41,15 +41,15 @@ class OtherText(ResidualAdd):
 
 
 @dataclass(frozen=True)
-class OtherReference(ResidualAdd):
+class OtherReference(AddInPlace):
     def reference(self, **arguments: Any) -> Any:
-        right = ResidualAdd.reference(self, **arguments)["x"].copy()
+        right = AddInPlace.reference(self, **arguments)["x"].copy()
         right[5] += 0.25
         return {"x": right}
 
 
 @dataclass(frozen=True)
-class OtherTolerance(ResidualAdd):
+class OtherTolerance(AddInPlace):
     def tolerance(self, **arguments: Any) -> Any:
         return {"x": np.full(self.n, 0.5)}
 
@@ -60,7 +60,7 @@ class OtherTolerance(ResidualAdd):
         (OtherText(n=33), r"the kernel is no longer what the golden file holds: 33 of 33 values of x are off by up to"),
         (OtherReference(n=33), r"the reference is no longer what .*: 1 of 33 values of x are off by up to 0.25; first x\[5\]"),
         (OtherTolerance(n=33), r"the tolerance of x grew, by up to 0.5"),
-        (ResidualAdd(n=34), r"the golden file is of residual_add\(n=33\), the small shape is now residual_add\(n=34\)"),
+        (AddInPlace(n=34), r"the golden file is of residual_add\(n=33\), the small shape is now residual_add\(n=34\)"),
     ],
 )
 def test_what_changed_is_named_with_how_much_and_where(kernel: KernelType, said: str) -> None:

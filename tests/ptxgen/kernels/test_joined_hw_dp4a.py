@@ -10,7 +10,7 @@ import pytest
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import find as find_format
-from ptxgen.kernels.compose import add_residual, fuse_horizontally
+from ptxgen.kernels.compose import add_residual, for_rows, fuse_horizontally
 from ptxgen.kernels.gemv.hw_dp4a import FUSED, HwDp4aGemv
 from ptxgen.kernels.registry import find
 from ptxgen.target import REGISTERS, Target
@@ -88,7 +88,7 @@ def test_only_kernels_for_the_same_activations_are_joined() -> None:
     assert fuse_horizontally(together, [one]) is None
     assert fuse_horizontally(one, [together]) is None
     assert add_residual(together) is None
-    assert together.batched(4) == ()
+    assert for_rows(together, 4) == ()
 
 
 def test_how_many_rows_a_second_matrix_has_must_be_said_and_a_third_has_none_less_than_none() -> None:

@@ -8,8 +8,7 @@ import pytest
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
-from ptxgen.kernels.norm.rmsnorm import BatchedRmsNorm, RmsNorm
-from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
+from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels.checking import check, run
 
@@ -39,15 +38,15 @@ def test_a_massive_channel_keeps_the_others_exact() -> None:
     check(kernel, arguments)
 
 
-@pytest.mark.parametrize("kind", [RmsNorm, RmsNormDigits])
+@pytest.mark.parametrize("digits", [None, 2])
 @pytest.mark.parametrize("hidden", [32, 4096])
 @pytest.mark.parametrize("alike", [True, False])
 def test_a_row_is_right_below_the_root_mean_square_that_the_docstring_names_and_zeros_above(
-    kind: type[RmsNorm], hidden: int, alike: bool
+    digits: int | None, hidden: int, alike: bool
 ) -> None:
     assert "sqrt(3.4e38 / hidden)" in str(RmsNorm.__doc__)
     limit = np.sqrt(float(np.finfo(np.float32).max) / hidden)
-    kernel = kind(hidden=hidden)
+    kernel = RmsNorm(hidden, digits=digits)
     arguments = kernel.inputs(np.random.default_rng(6))
     shape = np.ones((1, hidden)) if alike else np.eye(1, hidden) * np.sqrt(hidden)  # root mean square 1
     margin = 2.0**-16  # more than all roundings of the sum together
@@ -63,7 +62,7 @@ def test_the_examples_in_the_docstring_are_the_formula() -> None:
 
 
 def test_a_row_has_the_same_bits_alone_and_among_others() -> None:
-    rows, single = BatchedRmsNorm(hidden=300, m=3), RmsNorm(hidden=300)
+    rows, single = RmsNorm(hidden=300, m=3), RmsNorm(hidden=300)
     arguments = rows.inputs(np.random.default_rng(4))
     together = run(rows, arguments)["y"]
     for row in range(3):

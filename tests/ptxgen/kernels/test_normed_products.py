@@ -9,9 +9,9 @@ import pytest
 
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL
-from ptxgen.kernels.compose import complete_norm, fuse_horizontally
+from ptxgen.kernels.compose import complete_norm, for_rows, fuse_horizontally
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
+from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.quantize.activation_digits import BLOCK, unwritten
 from ptxgen.kernels.quantize.quantize import Quantize
 from tests.ptxgen.kernels import gemvs
@@ -31,7 +31,7 @@ SHAPES = [
 
 def left(k: int, digits: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """The digits of a norm that rmsnorm_digits makes, and what is left of it to a reader that completes it."""
-    norm = RmsNormDigits(k, digits)
+    norm = RmsNorm(k, digits=digits)
     given = norm.inputs(np.random.default_rng(k))
     made = run(norm, given)
     product = given["x"] * given["gamma"]
@@ -77,6 +77,6 @@ def test_it_is_for_one_row_and_joins_only_its_like() -> None:
         gemvs.batched(ALL["Q4_K"], k=256, n=4, m=2, normed=True)
     plain = HwDp4aGemv(ALL["Q4_K"], k=256, n=4)
     normed = HwDp4aGemv(ALL["Q4_K"], k=256, n=4, normed=True)
-    assert normed.batched(2) == ()
+    assert for_rows(normed, 2) == ()
     assert fuse_horizontally(normed, [plain]) is None
     assert fuse_horizontally(normed, [normed]) is not None

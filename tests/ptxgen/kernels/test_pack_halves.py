@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.quantize.activation_halves import LEAST_SCALE, STEPS, WINDOW, pack, sums_of, values
-from ptxgen.kernels.quantize.pack_halves import PackHalves
+from ptxgen.kernels.quantize.pack_halves import PackF16
 from tests.ptxgen.kernels.running import emulate
 
 FORMS = [HalfForm(parts, lane_run) for parts in (1, 2) for lane_run in (4, 64)]
@@ -30,7 +30,7 @@ def any_bits(rng: np.random.Generator) -> NDArray[np.float32]:
 
 @every_form
 def test_the_kernel_has_the_bits_of_pack(form: HalfForm) -> None:
-    kernel = PackHalves(m=ROWS, k=K, parts=form.parts, lane_run=form.lane_run)
+    kernel = PackF16(m=ROWS, k=K, parts=form.parts, lane_run=form.lane_run)
     rng = np.random.default_rng(form.parts)
     x = any_bits(rng)
     results, _ = emulate(kernel, {**kernel.inputs(rng), "x": x})
@@ -81,4 +81,4 @@ def test_scales_are_powers_of_two_that_bring_the_peak_below_1024() -> None:
 @pytest.mark.parametrize("name", ["parts", "lane_run"])
 def test_another_form_is_refused_with_what_is_allowed(name: str) -> None:
     with pytest.raises(ArgumentError, match=f"{name} .* got 3"):
-        PackHalves(**{"m": 1, "k": 256, "parts": 2, "lane_run": 4, name: 3})
+        PackF16(**{"m": 1, "k": 256, "parts": 2, "lane_run": 4, name: 3})

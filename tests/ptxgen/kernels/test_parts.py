@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ptxgen.conformance.execution import inputs
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL
-from ptxgen.kernels.collective.send_digits import SendDigits
+from ptxgen.kernels.collective.gather_planes import GatherPlanes
 from ptxgen.kernels.compose import (
     add_residual,
     complete_norm,
@@ -83,7 +83,7 @@ def test_so_does_any_row(parts: int, blocks: int, normed: bool, digits: int, see
 
 def sent_and_received(change: Callable[[str], str] = str) -> tuple[list[bytes], list[bytes]]:
     """What two ranks make of a row by send_digits, whose text is changed, and a product that waits; and what they should."""
-    findings, given, left = run_changed(SendDigits(n=512, ranks=2, digits=3), change)
+    findings, given, left = run_changed(GatherPlanes(n=512, ranks=2, digits=3, only_sends=True), change)
     assert findings == []
     product = HwDp4aGemv(Q4, k=512, n=3, digits=3, row_parts=2, **NARROW)
     whole = replace(product, row_parts=1)

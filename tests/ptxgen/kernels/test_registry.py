@@ -6,6 +6,7 @@ import itertools
 import signal
 import textwrap
 from collections.abc import Callable
+from dataclasses import MISSING
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -20,18 +21,29 @@ _numbers = itertools.count()
 
 GOOD = """
 from dataclasses import dataclass
-from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.kernels.registry import register
 
 @register
 @dataclass(frozen=True)
-class Mine(ResidualAdd):
+class Mine(AddInPlace):
     '''x += delta, my way.'''
     name = "my_add"
 """
 
 VARIANTS = GOOD.replace("@register", "@register(style=['a', 'b'])") + "    style: str = 'a'\n"
 SHAPED = GOOD.replace('name = "my_add"', "width: int = 4\n    @property\n    def name(self): return f'my_add{self.width}'")
+
+SEVERAL = (
+    GOOD.replace("@register", "@register(m=[None, GIVEN], gain=[Given(2)])").replace(
+        "import register", "import GIVEN, Given, register"
+    )
+    + """
+    gain: int | None = None
+    @property
+    def name(self): return 'my_add' if self.m is None else 'my_adds'
+"""
+)
 
 ODD = """
 class Odd:
@@ -97,7 +109,7 @@ def test_a_kernel_of_another_package_is_found_and_listed(load: Load) -> None:
         (SHAPED, "Mine: to register one name, `name` must not depend on `width`, a field that register does not fix"),
         (GOOD.replace('name = "my_add"', "name = 5"), "Mine: `name` must be a str, got 5"),
         (GOOD.replace("@dataclass(frozen=True)\n", ""), "Mine is not a dataclass yet; write @dataclass(frozen=True)"),
-        (GOOD.replace("(ResidualAdd)", ""), "not a subclass of ptxgen.dsl.kernel_type.KernelType"),
+        (GOOD.replace("(AddInPlace)", ""), "not a subclass of ptxgen.dsl.kernel_type.KernelType"),
         (
             GOOD.replace("kernels.activation.elementwise import ", "dsl.kernel_type import KernelType as "),
             "Mine does not say cases, emit, inputs, launch, reference, signature, tolerance, work",
@@ -111,6 +123,28 @@ def test_a_broken_package_is_set_aside_with_the_reason(load: Load, tmp_path: Pat
     (file,) = tmp_path.glob("strange*.py")
     assert said.format(file=file, name=file.name, module=file.stem) in fault.reason
     assert registry.entries() == before
+
+
+def test_a_class_has_a_name_for_kernels_with_a_field_and_one_for_those_without(load: Load) -> None:
+    load(SEVERAL)
+    alone, rows = registry.find("my_add"), registry.find("my_adds")
+    assert alone.parameters == {"n": MISSING, "gain": 2}
+    assert rows.parameters == {"n": MISSING, "m": MISSING, "gain": 2}
+    assert str(alone.make(n=3)) == "my_add(n=3, gain=2)"
+    assert str(rows.make(n=3, m=1, gain=5)) == "my_adds(n=3, m=1, gain=5)"
+    with pytest.raises(ArgumentError, match="my_add has no parameter 'm'"):
+        alone.make(n=3, m=2)
+    with pytest.raises(ArgumentError, match="my_adds needs m"):
+        rows.make(n=3)
+    with pytest.raises(ArgumentError, match="my_adds: m must not be None"):
+        rows.make(n=3, m=None)
+
+
+def test_sample_shapes_of_a_name_are_those_that_are_called_so() -> None:
+    for name in ("rmsnorm", "batched_rmsnorm", "rmsnorm_digits", "batched_rmsnorm_halves"):
+        kernels = list(registry.find(name).cases())
+        assert kernels
+        assert {kernel.name for kernel in kernels} == {name}
 
 
 def test_list_shows_what_is_broken_and_still_lists_the_rest(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

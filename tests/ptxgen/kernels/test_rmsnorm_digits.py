@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl import mathlib
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
+from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.quantize.activation_digits import BLOCK, unwritten
 from ptxgen.kernels.quantize.quantize import Quantize
 from ptxgen.target import WARP_SIZE
@@ -20,7 +20,7 @@ from tests.ptxgen.kernels.checking import run
 SHAPES = [(32, 2), (576, 2), (576, 3), (1056, 1), (2048, 2), (4096, 1), (8192, 2), (8224, 3)]
 
 
-def arguments_of(kernel: RmsNormDigits) -> dict[str, Any]:
+def arguments_of(kernel: RmsNorm) -> dict[str, Any]:
     """With blocks of zeros, of subnormals and of the largest f16 wherever there is room."""
     given = kernel.inputs(np.random.default_rng(kernel.hidden))
     given["x"][0, 32:64] = 0.0
@@ -29,13 +29,14 @@ def arguments_of(kernel: RmsNormDigits) -> dict[str, Any]:
     return given
 
 
-def of_product(kernel: RmsNormDigits, given: dict[str, Any]) -> dict[str, NDArray[Any]]:
+def of_product(kernel: RmsNorm, given: dict[str, Any]) -> dict[str, NDArray[Any]]:
     """What the quantisation makes of gamma * x."""
+    assert kernel.digits is not None
     written = unwritten(1, kernel.digits, kernel.hidden)
     return run(Quantize(kernel.digits, n=kernel.hidden), {**written, "x": given["x"] * given["gamma"]})
 
 
-def assert_digits_of_product(kernel: RmsNormDigits, given: dict[str, Any], factor: np.float32) -> None:
+def assert_digits_of_product(kernel: RmsNorm, given: dict[str, Any], factor: np.float32) -> None:
     """The digits and sums are those of gamma * x, and the scales too, times `factor`, to the bit."""
     together, apart = run(kernel, given), of_product(kernel, given)
     for name in ("digits", "sums"):
@@ -62,14 +63,14 @@ def factor_of(x: NDArray[np.float32], eps: float) -> np.float32:
 
 @pytest.mark.parametrize(("hidden", "digits"), SHAPES)
 def test_the_digits_are_those_of_gamma_x_and_the_scales_are_normalised(hidden: int, digits: int) -> None:
-    kernel = RmsNormDigits(hidden, digits)
+    kernel = RmsNorm(hidden, digits=digits)
     given = arguments_of(kernel)
     assert_digits_of_product(kernel, given, factor_of(given["x"][0], given["eps"]))
 
 
 @pytest.mark.parametrize("hidden", [576, 8224])
 def test_the_f32_result_is_scaled_by_the_same_factor(hidden: int) -> None:
-    kernel = RmsNormDigits(hidden, 2)
+    kernel = RmsNorm(hidden, digits=2)
     given = arguments_of(kernel)
     expected = given["x"] * factor_of(given["x"][0], given["eps"]) * given["gamma"]
     assert run(kernel, given)["y"].tobytes() == expected.tobytes()
@@ -77,7 +78,7 @@ def test_the_f32_result_is_scaled_by_the_same_factor(hidden: int) -> None:
 
 @pytest.mark.parametrize(("large", "factor"), [(1e30, 0.0), (np.inf, 0.0), (np.nan, np.nan)])
 def test_a_row_whose_squares_overflow_stands_for_zeros_and_one_with_nan_for_nan(large: float, factor: float) -> None:
-    kernel = RmsNormDigits(1056, 2)
+    kernel = RmsNorm(1056, digits=2)
     given = arguments_of(kernel)
     given["x"][0, 1040] = large
     with np.errstate(invalid="ignore"):
@@ -85,7 +86,7 @@ def test_a_row_whose_squares_overflow_stands_for_zeros_and_one_with_nan_for_nan(
 
 
 def test_epsilon_is_what_the_launch_says() -> None:
-    kernel = RmsNormDigits(96, 2)
+    kernel = RmsNorm(96, digits=2)
     given = arguments_of(kernel)
     loose = run(kernel, given | {"eps": np.float32(1.0)})
     assert (np.abs(loose["y"]) < np.abs(run(kernel, given)["y"])).any()
@@ -93,17 +94,17 @@ def test_epsilon_is_what_the_launch_says() -> None:
 
 
 def test_each_block_makes_the_digits_of_1024_values() -> None:
-    assert RmsNormDigits(4096).launch().grid == (4, 1, 1)
-    assert RmsNormDigits(4128).launch().grid == (5, 1, 1)
+    assert RmsNorm(4096, digits=2).launch().grid == (4, 1, 1)
+    assert RmsNorm(4128, digits=2).launch().grid == (5, 1, 1)
 
 
 @pytest.mark.parametrize("hidden", [0, 48, 16416, True])
 def test_an_impossible_row_is_refused_by_name(hidden: int) -> None:
     with pytest.raises(ArgumentError, match=r"rmsnorm_digits: hidden must be a multiple of 32, 1\.\.16384, got"):
-        RmsNormDigits(hidden)
+        RmsNorm(hidden, digits=2)
 
 
 @pytest.mark.parametrize("digits", [0, 4])
 def test_an_impossible_number_of_digits_is_refused_by_name(digits: int) -> None:
     with pytest.raises(ArgumentError, match=r"rmsnorm_digits: digits must be an integer, 1\.\.3, got"):
-        RmsNormDigits(64, digits)
+        RmsNorm(64, digits=digits)

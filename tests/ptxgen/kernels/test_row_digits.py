@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.activation.elementwise import ElementwiseMul
-from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
+from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.kernels.compose import defer_norm, fuse_swiglu
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.quantize.quantize import Quantize
@@ -105,7 +105,7 @@ def in_parts(kernel: HwDp4aGemv, arguments: dict[str, Any]) -> Arrays:
     """What the kernel gives, by the kernels that it is made of."""
     if is_swiglu(kernel):
         gate, up = (product(kernel, arguments, w=arguments[name]) for name in ("w", "w2"))
-        swiglu = FusedSwigluDigits(n=kernel.n, digits=kernel.parameters()["out_digits"])
+        swiglu = FusedSwiglu(n=kernel.n, digits=kernel.parameters()["out_digits"])
         made = run(swiglu, swiglu.inputs(np.random.default_rng(0)) | {"gate": gate, "up": up})
         return {name if name == "y" else f"y_{name}": array for name, array in made.items()}
     y = product(kernel, arguments)
@@ -198,7 +198,7 @@ def test_a_gated_product_of_more_activations_than_fit_shared_memory_is_its_parts
 
 def test_the_work_of_a_gated_product_is_that_of_its_parts_less_what_stays_in_registers() -> None:
     kernel = gated("q4k", k=512, n=64, digits=3, out_digits=2)
-    one, swiglu = HwDp4aGemv(kernel.format, k=512, n=64, digits=3).work(), FusedSwigluDigits(n=64, digits=2).work()
+    one, swiglu = HwDp4aGemv(kernel.format, k=512, n=64, digits=3).work(), FusedSwiglu(n=64, digits=2).work()
     assert kernel.work().flops == 2 * one.flops + swiglu.flops
     activations, products = 3 * 512 + 8 * 16, 2 * 64 * F32.bytes
     assert kernel.work().bytes == 2 * one.bytes + swiglu.bytes - activations - 2 * products

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.compose import for_rows
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
@@ -80,7 +81,7 @@ def test_turns_that_there_cannot_be_are_refused(settings: dict[str, int], messag
 def test_several_rows_of_activations_take_no_turns() -> None:
     kernel = find("hw_dp4a_q4k_gemv").make(k=4096, n=64, digits=3, turns=4)
     assert isinstance(kernel, HwDp4aGemv)
-    (batched,) = kernel.batched(3)
+    (batched,) = for_rows(kernel, 3)
     assert isinstance(batched, HwDp4aGemv)
     assert batched.turns == 1
     with pytest.raises(ArgumentError, match="turns must be 1 for several rows of activations"):

@@ -15,7 +15,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.compose import add_residual, between, defer_norm, fuse_horizontally, fuse_swiglu, pipeline_weights
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.suited import late_from
-from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
+from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
@@ -153,7 +153,7 @@ def test_what_asks_for_much_shared_memory_holds_back_a_launch_without_a_ring() -
     last = ringed(add_residual(plain("q6k_aligned", 14336, 4096)))
     down = ringed(defer_norm(plain("q4k", 14336, 4096), 3))
     projections = ringed(fuse_horizontally(plain("q4k", 4096, 4096), [plain("q4k", 4096, 1024)] * 2))
-    norm = RmsNormDigits(hidden=4096, digits=3)
+    norm = RmsNorm(hidden=4096, digits=3)
     output, gate = (plain("q8_0_aligned", 4096, n) for n in (4096, 14336))
     found = [
         between(one, one, behind).parameters()["holds_next"]

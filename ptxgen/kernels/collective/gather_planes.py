@@ -1,10 +1,10 @@
-"""The gather of activation digits: what products of int8 digits read of a row whose parts the ranks have computed, made and put
-together on each of them with one launch. A row is short, so it takes the way there and no more: each word is its own flag."""
+"""The gather of int8 planes: what products read of a row whose parts the ranks have computed, made on each rank and sent to the
+others with one launch. A row is short, so it takes the way there and no more: each word is its own flag."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.arguments import Array, Scalar, Signature, addresses, read, update, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import Element, GlobalArray
 from ptxgen.dsl.value import Value
@@ -39,9 +39,9 @@ class Word(NamedTuple):
     leads: bool
 
 
-@register
+@register(only_sends=(False, True))
 @dataclass(frozen=True)
-class GatherDigits(KernelType):
+class GatherPlanes(KernelType):
     """digits, scales and sums = those of the slices x of all ranks side by side, of one row of n values, in the memory of each.
 
     x: f32[n / ranks], this rank's slice, of whole blocks of 32; digits: s8[1, digits, n], scales: f32[1, n / 32], sums: s32[1,
@@ -61,17 +61,34 @@ class GatherDigits(KernelType):
     A sends words of gather k + 1 into the other inbox, and of gather k + 2 only when its own k + 1 has ended, for which it has
     words that B sent in k + 1. B did that behind its gather k, whose loads were over: a launch that has ended loads nothing any
     more. The arrays themselves are written by their own rank alone, so they may be gathered into as often as one likes. A word
-    tells no more than that: no other store of a rank is made visible to another by it."""
+    tells no more than that: no other store of a rank is made visible to another by it.
+
+    **send_digits** does not wait for the words of others. Of digits, scales, sums and squares it writes the places of this
+    rank's slice. A launch on each rank is one message, and its words are for hw_dp4a with `row_parts`, which takes the first of
+    numbers, and inbox: it waits for the words itself, so no launch puts them in their places first, or ends between. There is
+    **one inbox**, u64[1, ranks, words], so that who receives knows where to look before it knows the number. Between two
+    messages into it there must be another gather, or message, that every rank has waited for. Let rank A be ahead, and B still
+    wait for words of message k. A sends message k + 1 behind the gather between, for which it has what B gave. B gave that
+    behind its launches that waited for message k: they had ended. Where one launch both waits for message k and sends what is
+    between (gated_hw_dp4a_..._sent), each block has received all of k before it has results, and the message between is whole
+    when all blocks have sent."""
 
     family: ClassVar[str] = "collective"
-    name = "gather_digits"
     waits_inside: ClassVar[bool] = True
-    inboxes: ClassVar[int] = 2
-    """Of a rank, for messages in turn."""
     n: int
     ranks: int
     digits: int
     normed: bool = False
+    only_sends: bool = field(default=False, kw_only=True, metadata=HIDDEN)
+
+    @property
+    def name(self) -> str:
+        return "send_digits" if self.only_sends else "gather_digits"
+
+    @property
+    def inboxes(self) -> int:
+        """Of a rank, for messages in turn."""
+        return 1 if self.only_sends else 2
 
     def __post_init__(self) -> None:
         require(self, "ranks", low=2, high=MOST_RANKS)
@@ -105,9 +122,10 @@ class GatherDigits(KernelType):
 
     @property
     def gathered(self) -> dict[str, Array]:
-        """What is put together on each rank."""
+        """What is put together on each rank, or made of its slice."""
         squares = {"squares": write(F32, self.n // BLOCK)} if self.normed else {}
-        return {**activation_digits.arrays(1, self.digits, self.n, "out"), **squares}
+        arrays = {**activation_digits.arrays(1, self.digits, self.n, "out"), **squares}
+        return {name: replace(array, partial=self.only_sends) for name, array in arrays.items()}
 
     def signature(self) -> Signature:
         return {
@@ -150,7 +168,9 @@ class GatherDigits(KernelType):
                 self._receive(k, place, self._words(k, other, lane), k.arg.inbox.at(turn, other, 0), number)
 
     def _receive(self, k: KernelBuilder, place: Value, words: Sequence[Word], inbox: GlobalArray, number: Value) -> None:
-        """Put the words of another rank in their places."""
+        """Put the words of another rank in their places, unless those that read them wait for them."""
+        if self.only_sends:
+            return
         found = k.receive_words([inbox[word.place] for word in words], number)
         for word, value in zip(words, found, strict=True):
             with k.when(self._lives(k, place, word.leads)):
@@ -200,7 +220,17 @@ class GatherDigits(KernelType):
             others = np.arange(self.ranks) != rank
             inbox[rank, int(numbers[rank, 0]) % self.inboxes, others] = sent[others]
         of_each = {name: np.stack([array] * self.ranks) for name, array in whole.items()}
+        if self.only_sends:
+            of_each = {name: self._own_slices(arguments[name], array) for name, array in of_each.items()}
         return {**of_each, "numbers": numbers, "inbox": inbox}
+
+    def _own_slices(self, before: NDArray[Any], whole: NDArray[Any]) -> NDArray[Any]:
+        """The array of all ranks before, each with its slice of the whole."""
+        after, size = before.copy(), before.shape[-1] // self.ranks
+        for rank in range(self.ranks):
+            own = slice(rank * size, (rank + 1) * size)
+            after[rank][..., own] = whole[rank][..., own]
+        return after
 
     def _slices(self, whole: NDArray[Any]) -> NDArray[Any]:
         """What of an array each rank has made, one after another: [ranks, ...]."""
@@ -213,14 +243,20 @@ class GatherDigits(KernelType):
 
     def work(self) -> Work:
         """Of a rank: that of quantising its slice, of which squares take two operations a value and gamma one; each word is
-        sent to each other with a number, theirs are read with these, and all are written."""
+        sent to each other with a number, and theirs, if it waits for them, are read with these and written."""
         quantize, more = Quantize(self.digits, self.columns).work(), 3 * self.columns * self.normed
         received = self.words.count * (self.ranks - 1)
         squares = F32.bytes * self.normed * (self.columns + self.columns // BLOCK)
-        return Work(quantize.flops + more, quantize.bytes + squares + received * (2 * U64.bytes + U32.bytes))
+        each = U64.bytes if self.only_sends else 2 * U64.bytes + U32.bytes
+        return Work(quantize.flops + more, quantize.bytes + squares + received * each)
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        if fixed["only_sends"]:
+            yield cls(**fixed, n=64, ranks=2, digits=3, normed=True)
+            yield cls(**fixed, n=4096, ranks=4, digits=3)
+            yield cls(**fixed, n=36864, ranks=2, digits=2)  # two turns
+            return
         yield cls(n=64, ranks=2, digits=3, normed=True)
         yield cls(n=4096, ranks=2, digits=3, normed=True)
         yield cls(n=896, ranks=4, digits=1, normed=True)
@@ -241,6 +277,8 @@ class GatherDigits(KernelType):
         unwritten = {name: array.reshape(ranks, *self.gathered[name].shape) for name, array in made.items()}
         if self.normed:
             unwritten["squares"] = np.full((ranks, self.n // BLOCK), np.nan, np.float32)
+        if self.only_sends:
+            unwritten = {name: np.zeros_like(array) for name, array in unwritten.items()}
         return {
             **unwritten,
             "x": x,
