@@ -63,17 +63,23 @@ def registered_classes() -> set[type]:
 def deciders() -> list[str]:
     """FILE: NAME of the functions that decide which kernel a model runs: that ask a kernel type, or compose.py, for a relation,
     or a profile for its choice; told by the names that they call, so a few are others."""
-    from ptxgen.kernels import compose
-
-    composed = {name for name, _ in inspect.getmembers(compose, inspect.isfunction)}
-    asked = {*RELATIONS, *composed, "choose", "suited"} - {"early", "borrowed", "start_early"}
+    asked = {*RELATIONS, "choose", "suited"} - {"early", "borrowed"}
     found = []
     for room in ("bundle", "choice", "layers", "model"):
         for file in sources(f"executor/{room}"):
+            asked_here = asked | _composed(tree(file))
             for function in ast.walk(tree(file)):
-                if isinstance(function, ast.FunctionDef) and any(_called(node) in asked for node in ast.walk(function)):
+                if isinstance(function, ast.FunctionDef) and any(_called(node) in asked_here for node in ast.walk(function)):
                     found.append(f"{file}: {function.name}")
     return found
+
+
+def _composed(module: ast.Module) -> set[str]:
+    """The functions of compose.py, but that for early starts, that a module imports, or names as those of `compose`."""
+    imported = (node for node in ast.walk(module) if isinstance(node, ast.ImportFrom))
+    named = (node for node in ast.walk(module) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "compose")
+    by_name = {alias.name for node in imported if node.module == "ptxgen.kernels.compose" for alias in node.names}
+    return (by_name | {node.attr for node in named}) - {"start_early", "borrowed"}
 
 
 def _called(node: ast.AST) -> str:
