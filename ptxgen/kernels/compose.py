@@ -1,5 +1,5 @@
-"""What a kernel is with more work, or beside others: for several rows, with an epilogue, with another source. Each function gives
-the composition, or None where there is none. Rules of a step (executor/layers) ask; kernels say what can be composed."""
+"""What a kernel is with more work, or beside others: for several rows, with an epilogue, with another source. Each function
+gives the composition, or None where there is none. Rules of a step (executor/layers) ask; kernels say what can be composed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def complete_norm(kernel: KernelType) -> KernelType | None:
 
 
 def receive_parts(kernel: KernelType, parts: int) -> KernelType | None:
-    """With the source that takes a row's int8 planes from so many ranks, each of which has made a part: the bits of this one."""
+    """With the source that takes a row's int8 planes from so many ranks, each of which has made a part: the same bits."""
     return kernel.in_parts(parts)
 
 
@@ -53,8 +53,8 @@ def send_part(kernel: KernelType, ranks: int) -> KernelType | None:
 
 
 def defer_norm(kernel: KernelType, digits: int) -> KernelType | None:
-    """With the epilogues that add the product to `y` in place and leave what an RMSNorm of y needs: int8 planes of gamma * y and
-    the squares, for kernels that `complete_norm`. The bits are those of `add_residual` and rmsnorm_digits."""
+    """With the epilogues that add the product to `y` in place and leave what an RMSNorm of y needs: int8 planes of gamma * y
+    and the squares, for kernels that `complete_norm`. The bits are those of `add_residual` and rmsnorm_digits."""
     return kernel.with_residual_norm(digits)
 
 
