@@ -10,24 +10,25 @@ from typing import Any, Final
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.gemm.suited import OF_ALL
 from ptxgen.kernels.gemv.gemv_type import GemvType
-from ptxgen.kernels.gemv.mwv import rows_by_mwv
+from ptxgen.kernels.gemv.mwv import MwvGemv, rows_by_mwv
 
-FOR_ROWS: Final[dict[type, Callable[[Any, int], tuple[KernelType, ...]]]] = {GemvType: rows_by_mwv}
-"""The forms for m rows of types, and of those that inherit from them, whose form is not the kernel with another `m`."""
+FOR_ROWS: Final[dict[type, Callable[[Any, int], tuple[KernelType, ...]]]] = {MwvGemv: rows_by_mwv, GemvType: rows_by_mwv}
+"""The forms for m rows of types whose form is not the kernel with another `m`; of those that inherit from them, without a field
+`m`, too."""
 
 
 def for_rows(kernel: KernelType, m: int) -> tuple[KernelType, ...]:
     """The kernels that do for m rows what this one does for one, in priority order: which one it is may depend on what the rows
-    share. A kernel with a field `m` that is None has the form with that m, unless FOR_ROWS has another one; one whose `m` is a
+    share. A kernel with a field `m` that is None has the form with that m, unless FOR_ROWS names its type; one whose `m` is a
     number has none. ArgumentError for an m that is too large."""
     if forms := kernel.batched(m):
         return forms
     if getattr(kernel, "m", None) is not None:
         return ()
+    if hasattr(kernel, "m") and type(kernel) not in FOR_ROWS:
+        return (replace(kernel, m=m),)  # type: ignore[call-arg]
     own = next((FOR_ROWS[base] for base in type(kernel).__mro__ if base in FOR_ROWS), None)
-    if own is not None:
-        return own(kernel, m)
-    return (replace(kernel, m=m),) if hasattr(kernel, "m") else ()  # type: ignore[call-arg]
+    return own(kernel, m) if own is not None else ()
 
 
 def add_residual(kernel: KernelType) -> KernelType | None:
