@@ -76,9 +76,17 @@ def deciders() -> list[str]:
     for room in ("bundle", "choice", "layers", "model"):
         for file in (file for file in sources(f"executor/{room}") if not file.startswith((*RULES, *POLICY))):
             for function in ast.walk(tree(file)):
-                if isinstance(function, ast.FunctionDef) and any(_called(node) in asked for node in ast.walk(function)):
+                if isinstance(function, ast.FunctionDef) and any(_called(node) in asked_here for node in ast.walk(function)):
                     found.append(f"{file}: {function.name}")
     return found
+
+
+def _composed(module: ast.Module) -> set[str]:
+    """The functions of compose.py, but that for early starts, that a module imports, or names as those of `compose`."""
+    imported = (node for node in ast.walk(module) if isinstance(node, ast.ImportFrom))
+    named = (node for node in ast.walk(module) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "compose")
+    by_name = {alias.name for node in imported if node.module == "ptxgen.kernels.compose" for alias in node.names}
+    return (by_name | {node.attr for node in named}) - {"start_early", "borrowed"}
 
 
 def _called(node: ast.AST) -> str:

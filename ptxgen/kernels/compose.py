@@ -20,7 +20,7 @@ from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.leave_norm import LeaveNorm
 from ptxgen.kernels.gemv.matrices import Fused, FusedWithAnother, GateAndUp
-from ptxgen.kernels.gemv.mwv import rows_by_mwv
+from ptxgen.kernels.gemv.mwv import MwvGemv, rows_by_mwv
 from ptxgen.kernels.gemv.planes import Planes
 from ptxgen.kernels.gemv.residual import AddResidual
 from ptxgen.kernels.gemv.send_planes import SendPlanes
@@ -63,22 +63,24 @@ FOR_ROWS: Final[dict[type, Callable[[Any, int], tuple[KernelType, ...]]]] = {
     PerHeadRmsNorm: _heads,
     Quantize: _blocks,
     HwDp4aGemv: _batch,
+    MwvGemv: rows_by_mwv,
     GemvType: rows_by_mwv,
 }
-"""The forms for m rows of types, and of those that inherit from them, whose form is not the kernel with another `m`."""
+"""The forms for m tokens of types whose form is not the kernel with another `m`; of those that inherit from them, without a
+field `m`, too."""
 
 
 def for_rows(kernel: KernelType, m: int) -> tuple[KernelType, ...]:
     """The kernels that do for m tokens what this one does for one, in priority order: which one it is may depend on what the
     tokens share. A kernel with a field `m` that is None or 1 by default is, with that field set, the one for m tokens, unless
-    FOR_ROWS has another; one for several has none. ArgumentError for an m that is too large."""
+    FOR_ROWS names its type; one for several has none. ArgumentError for an m that is too large."""
     alone = next((one.default for one in fields(kernel) if one.name == "m"), None)
     if getattr(kernel, "m", None) != alone or alone not in (None, 1):
         return ()
+    if hasattr(kernel, "m") and type(kernel) not in FOR_ROWS:
+        return (replace(kernel, m=m),)  # type: ignore[call-arg]
     own = next((FOR_ROWS[base] for base in type(kernel).__mro__ if base in FOR_ROWS), None)
-    if own is not None:
-        return own(kernel, m)
-    return (replace(kernel, m=m),) if hasattr(kernel, "m") else ()  # type: ignore[call-arg]
+    return own(kernel, m) if own is not None else ()
 
 
 def add_residual(kernel: KernelType) -> KernelType | None:

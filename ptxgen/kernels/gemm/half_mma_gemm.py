@@ -126,7 +126,7 @@ class HalfTile:
         return range(self.blocks.column_tiles)
 
     def _row(self, tile: int, half: int) -> GlobalArray:
-        """The lane's row of weights in one half of a tile; past the last one that again, which nobody stores."""
+        """The lane's row of weights in one half of a tile, clamped to the last row; the duplicate is not stored."""
         row = self.first_row + ((self.k.lane >> 2) + (TILE_ROWS * tile + half))
         start: GlobalArray = self.k.arg.w.at(self.k.min(row, self.kernel.n - 1), 0)
         return start
@@ -150,7 +150,7 @@ class HalfTile:
 
     def _activations(self) -> list[GlobalArray]:
         """Where the lane's activations start: in the block's first tile, which the others follow; in each where the last block
-        has fewer. Past the last tile that again, which nobody stores."""
+        has fewer. Clamped to the last tile; duplicates are not stored."""
         kernel, k = self.kernel, self.k
         tiles, count = tiles_of(kernel.m), self.blocks.column_tiles
         first = self.column * count
@@ -173,7 +173,7 @@ class HalfTile:
         kernel, k = self.kernel, self.k
         if not kernel.ahead:
             return self._load(window)
-        if len(loaded) == kernel.ahead:  # the set of registers that nobody uses yet
+        if len(loaded) == kernel.ahead:  # the set of registers that is not used yet
             loaded.append([[k.variable(0, value.type) for value in raw] for raw in loaded[0]])
         later = window + kernel.ahead * kernel.split
         with self._when_inside(later):

@@ -24,7 +24,7 @@ _KEPT = "L1::evict_last"
 
 
 class HeldWindow:
-    """A window of the block's rows of activations in registers. Past the last tile of them that again, which nobody stores."""
+    """A window of the block's rows of activations in registers, clamped to their last tile; duplicates are not stored."""
 
     def __init__(self, kernel: F16GemmType, k: KernelBuilder, column: Index, window: Value) -> None:
         """column: the number of the block along m."""

@@ -212,7 +212,7 @@ class BlockTile:
         return [kept(k, one) for one in [tile.load(place) for tile in self.tiles]]
 
     def _step_inside(self, step: Index) -> Index:
-        """The step, or the last one of the row, which nobody uses there."""
+        """The step, clamped to the last one of the row; the duplicate is not used."""
         last = self.kernel.row_steps - 1
         return min(step, last) if isinstance(step, int) else self.k.min(step, last)
 

@@ -76,7 +76,7 @@ class StagedInt8:
     """The `stages` stages of the warps that share a part of k: `thread` is a thread's number among their `threads`, `first` the
     first value of the first stage, which is `most` at most. Two stages, of which one is read while the other is filled, lie
     from the byte `base` on; one, if there is but one. Rows of activations start with `row`; rows past the last, `rows` - 1, are
-    that row again, and so are values past the end of a row, `length`, the last ones: nobody uses either."""
+    that row again, and values past the end of a row, `length`, are the last ones again: neither is used."""
 
     def __init__(
         self, k: KernelBuilder, layout: StageLayout, base: Value, stages: int, thread: Value, threads: int, row: Index,
@@ -117,7 +117,7 @@ class StagedInt8:
         k.cp_async_commit_group()
 
     def _load_scales(self, stage: Index) -> None:
-        """A stage past the last one, which nobody uses, has the scales of the last one again."""
+        """A stage past the last one, which is not used, has the scales of the last one again."""
         stage = self.k.min(stage, self._stages - 1) if isinstance(stage, Value) else stage
         before = self._first // BLOCK + stage * (self.layout.values // BLOCK)
         self._loaded = []

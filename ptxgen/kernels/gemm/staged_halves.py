@@ -60,7 +60,7 @@ class StageLayout:
 class StagedF16:
     """The ring of a block of `threads` threads whose activations start with row `first` of m: `stages` windows, of those from
     the first to below the end that `windows` says, each `stride` bytes after the one before. Rows past the last tile are its
-    again, which nobody uses."""
+    again, which are not used."""
 
     def __init__(
         self, k: KernelBuilder, layout: StageLayout, stages: int, threads: int, first: Index, m: int,

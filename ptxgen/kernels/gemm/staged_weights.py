@@ -47,7 +47,7 @@ class TileLayout:
 
 class StagedWeights:
     """The copies and the reads of a warp whose block has rows of this matrix. Neighbouring lanes copy neighbouring pieces, so
-    that the L2 cache is asked for every sector once; who reads must wait for all lanes of the warp."""
+    that every sector is read from the L2 cache once; reads must wait for all lanes of the warp."""
 
     def __init__(self, k: KernelBuilder, layout: TileLayout, row_bytes: int, matrix: MatrixOfBlock) -> None:
         self.k, self.layout, self.matrix = k, layout, matrix

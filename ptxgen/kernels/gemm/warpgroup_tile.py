@@ -274,7 +274,7 @@ class _LoadedWeights:
         self.rows = [self._row(half) for half in (0, 8)]
 
     def _row(self, half: int) -> GlobalArray:
-        """The lane's row in one half of its warp's; past the last one that again, which nobody stores."""
+        """The lane's row in one half of its warp's, clamped to the last one; the duplicate is not stored."""
         matrix = self.block.matrix
         row = self.block.first_row + ((self.k.lane >> 2) + half)
         return matrix.array("w").at(self.k.min(row, matrix.n - 1) * self.kernel.format.row_bytes(self.kernel.k))
@@ -300,7 +300,7 @@ class _LoadedWeights:
 
 
 class _CopiedWeights:
-    """Weights that come through the stages, behind the activations of their window: those of a warp are its own."""
+    """Weights that come through the stages, after the activations of their window: those of a warp are its own."""
 
     def __init__(self, block: WarpgroupTile) -> None:
         self.block, self.k, self.kernel = block, block.k, block.kernel

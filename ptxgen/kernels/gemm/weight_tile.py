@@ -24,7 +24,7 @@ TILE_ROWS: Final = 16
 """Rows of weights of an `mma`."""
 
 PAD: Final = 16
-"""Bytes free behind what a row has in shared memory, so that eight rows lie in different banks for `ldmatrix`."""
+"""Bytes free after what a row has in shared memory, so that eight rows lie in different banks for `ldmatrix`."""
 
 Raw = list[tuple[Value, ...]]
 """What was loaded of a step of a tile, by fragments of the lane."""
@@ -121,7 +121,7 @@ class WeightTile:
         else:
             number = step * (STEP // format.block) + self._part
             if self._length % STEP:
-                number = self.k.min(number, last)  # nobody uses what stands past the end
+                number = self.k.min(number, last)  # what stands past the end is not used
         block = advance(row, number, format.block_bytes)
         return LaneAddress(block, advance(block, self._column, 1), self._column)
 
