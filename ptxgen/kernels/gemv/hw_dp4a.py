@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -83,10 +84,13 @@ class HwDp4aGemv(DigitGemvType):
     epilogue: tuple[Epilogue, ...] = field(default=(), kw_only=True, metadata=PARTS)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.last is not None:
             object.__setattr__(self, "last", find(self.last))
+        elif "last" in self.segments.formats:
+            raise ArgumentError("HwDp4aGemv for matrices of two formats needs `last`, the format of the last one")
+        super().__post_init__()
         self.tokens.check(self.name)
+        self._of_one_matrix().check_numbers()
         self.segments.check(self.name, self.last)
         if self.holds_next and not self.ring:
             raise ArgumentError(f"{self.name}: holds_next must be False without a ring")
@@ -104,7 +108,7 @@ class HwDp4aGemv(DigitGemvType):
     @property
     def name(self) -> str:
         formats = "_".join(getattr(self, name).id for name in self.segments.formats)
-        suffixes = "".join(one.suffix for one in self.epilogue)
+        suffixes = "".join(one.suffix for one in self.epilogue if one.suffix not in self.segments.implied)
         return f"{self.tokens.prefix}{self.segments.prefix}hw_dp4a_{formats}_gemv{suffixes}"
 
     @property
@@ -133,11 +137,15 @@ class HwDp4aGemv(DigitGemvType):
         """The matrices that have a result of their own."""
         return tuple(matrix for matrix in self.matrices if matrix.own)
 
-    @property
+    @cached_property
     def blocks(self) -> tuple[Blocks, ...]:
         """The blocks of threads of the launch, by the format of the matrices of which they have rows."""
+        return self.segments.blocks(self._of_one_matrix(), self.last)
+
+    def _of_one_matrix(self) -> Blocks:
+        """Those of a launch for the first matrix alone."""
         weights, onto = self.segments.weights, any(one.onto for one in self.epilogue)
-        blocks = Blocks(
+        return Blocks(
             self.name,
             self.format,
             self.source,
@@ -154,7 +162,6 @@ class HwDp4aGemv(DigitGemvType):
             paced=any(one.paced for one in self.epilogue),
             late_from=late_from() if onto else None,
         )
-        return self.segments.blocks(blocks, self.last)
 
     @property
     def fragments(self) -> Fragments:

@@ -48,6 +48,7 @@ class Planes(Epilogue):
     Where the rows of a block of threads are no multiple of 32, counters: u32[n / 32], zeros before and after, count the blocks
     that have rows of a group."""
 
+    suffix: ClassVar[str] = "_planes"
     summary: ClassVar[str] = "and the int8 planes of the result"
     kept_bytes: ClassVar[int] = F32.bytes
     out_digits: int
