@@ -52,9 +52,7 @@ class LaneDot(Generic[Part]):
     """The lane's sums of some rows times some vectors. `rows` and `vectors` start at its place in the first step. A weight is
     decoded once for all vectors, and an activation loaded once for all rows."""
 
-    def __init__(
-        self, k: KernelBuilder, dot: Dot, lane: Lane, rows: Sequence[GlobalArray], vectors: Sequence[Part]
-    ) -> None:  # fmt: skip
+    def __init__(self, k: KernelBuilder, dot: Dot, lane: Lane, rows: Sequence[GlobalArray], vectors: Sequence[Part]) -> None:
         self.k = k
         self.dot = dot
         self.lane = lane
@@ -110,7 +108,7 @@ class LaneDot(Generic[Part]):
 
     def _add_steps(
         self, sums: list[list[list[Value]]], rows: Sequence[GlobalArray], vectors: Sequence[Part], steps: int
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add `steps` steps that start at the lane's block in `rows` and its first value in `vectors`; each sum is written
         once."""
         space = self.dot.space

@@ -33,7 +33,7 @@ MODELS = find("Q4_K")
 
 def model_cases(
     cls: type[G], fixed: Mapping[str, Any], *shapes: tuple[int, ...], setting: str = "", **narrow: Any
-) -> Iterator[G]:  # fmt: skip
+) -> Iterator[G]:
     """The sample shapes (k, n and perhaps a setting of the strategy) for MODELS. For the other formats one row suffices, with
     the settings `narrow`: a few blocks, a partial step of small ones. So conformance tries no sizes but a row of one block."""
     format = find(fixed["format"])

@@ -82,9 +82,15 @@ class Planes(Epilogue):
         return y
 
     def write(
-        self, k: KernelBuilder, blocks: Blocks, group: GroupLane, y: Value, loaded: Value | None, live: Value,
+        self,
+        k: KernelBuilder,
+        blocks: Blocks,
+        group: GroupLane,
+        y: Value,
+        loaded: Value | None,
+        live: Value,
         message: DigitMessage | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write the planes of a group, whose y the lanes have. loaded: the element that `needs` says, loaded where the group is
         live."""
         write_digits(k, self.out_digits, 0, group.row, [self.quantised(k, group.row, y, loaded, live)], live, PREFIX)
