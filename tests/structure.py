@@ -61,9 +61,11 @@ def registered_classes() -> set[type]:
 
 
 def deciders() -> list[str]:
-    """FILE: NAME of the functions that decide which kernel a model runs: that ask a kernel type for a relation, or a profile
-    for its choice; told by the names that they call, so a few are others."""
-    asked = {*RELATIONS, "choose", "suited"} - {"early", "borrowed"}
+    """FILE: NAME of the functions that decide which kernel a model runs: that ask a kernel type for a relation, compose.py for
+    a composition, or a profile for its choice; told by the names that they call, so a few are others."""
+    functions = (node.name for node in tree("ptxgen/kernels/compose.py").body if isinstance(node, ast.FunctionDef))
+    composing = {name for name in functions if not name.startswith("_")}
+    asked = {*RELATIONS, *composing, "choose", "suited"} - {"early", "borrowed", "for_rows", "start_early"}
     found = []
     for room in ("bundle", "choice", "layers", "model"):
         for file in sources(f"executor/{room}"):
