@@ -22,16 +22,19 @@ RELATIONS: Final = (
     "borrowed", "early", "joined",
 )  # fmt: skip
 """Methods of KernelType that say what a kernel is beside another one, or with more work."""
-COMPOSITIONS: Final = (
-    "add_residual", "complete_norm", "receive_parts", "send_part", "defer_norm", "fuse_swiglu", "fuse_horizontally",
-    "pipeline_weights", "between", "start_early", "for_rows",
-)  # fmt: skip
-"""Functions of ptxgen/kernels/compose.py, which say the same of a kernel."""
 COMBINATION: Final = re.compile("Batched|Digits|Halves|Residual|Normed|Gated|Sent|Joined|Mixed|Merged|Rotating")
 RULES: Final = ("executor/layers/graph/",)
 """The table of rules, and how operations are bound to kernels."""
-POLICY: Final = ("executor/choice/", "executor/tune/")
-"""Where a card may be named."""
+POLICY: Final = (
+    "executor/choice/",
+    "executor/tune/",
+    "ptxgen/kernels/suited.py",
+    "ptxgen/kernels/attention/suited.py",
+    "ptxgen/kernels/gemm/suited.py",
+    "ptxgen/kernels/gemv/suited.py",
+)
+"""Where a card, a number of multiprocessors or a measured threshold may stand: what is chosen on a GPU, and what suits the
+kernels of each family."""
 LONGEST_FILE: Final = 400
 
 
@@ -68,15 +71,17 @@ def registered_classes() -> set[type]:
 
 
 def deciders() -> list[str]:
-    """FILE: NAME of the functions that decide which kernel a model runs: that ask a kernel type for a relation, or a profile
-    for its choice; told by the names that they call, so a few are others. Those of the table of rules and of policy are not
+    """FILE: NAME of the functions that decide which kernel a model runs: that ask compose.py for a composition or a profile for
+    its choice; told by the names that they call, so a few are others. Those of the table of rules and of policy are not
     counted: they are where that is decided."""
-    asked = {*RELATIONS, *COMPOSITIONS, "choose", "suited"} - {"early", "borrowed"}
+    functions = (node.name for node in tree("ptxgen/kernels/compose.py").body if isinstance(node, ast.FunctionDef))
+    composing = {name for name in functions if not name.startswith("_")}
+    asked = {*composing, "choose", "suited"} - {"borrowed", "for_rows", "start_early"}
     found = []
     for room in ("bundle", "choice", "layers", "model"):
         for file in (file for file in sources(f"executor/{room}") if not file.startswith((*RULES, *POLICY))):
             for function in ast.walk(tree(file)):
-                if isinstance(function, ast.FunctionDef) and any(_called(node) in asked_here for node in ast.walk(function)):
+                if isinstance(function, ast.FunctionDef) and any(_called(node) in asked for node in ast.walk(function)):
                     found.append(f"{file}: {function.name}")
     return found
 
@@ -122,8 +127,9 @@ def booleans() -> int:
 
 
 def multiprocessors() -> int:
-    """Constants of kernels that are the number of multiprocessors of a card."""
-    return _lines(sources("ptxgen/kernels"), r"^\w*MULTIPROCESSORS\w*(: \w+)? = \d")
+    """Constants of kernels outside policy that are the number of multiprocessors of a card."""
+    kernels = [file for file in sources("ptxgen/kernels") if not file.startswith(POLICY)]
+    return _lines(kernels, r"^\w*MULTIPROCESSORS\w*(: \w+)? = \d")
 
 
 def cards() -> int:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 
-class MemoryAccess(NamedTuple):
+class AccessedRange(NamedTuple):
     """Bytes `start` up to `end` of a piece of memory, read or (also) written."""
 
     memory: Hashable
@@ -28,12 +28,12 @@ class _History:
         self._reads: list[_Seen] = []
         self._writes: list[_Seen] = []
 
-    def conflicts(self, access: MemoryAccess) -> set[int]:
+    def conflicts(self, access: AccessedRange) -> set[int]:
         """The launches that touch the same bytes, where one of the two writes."""
         seen = self._writes + self._reads if access.writes else self._writes
         return {one.launch for one in seen if one.start < access.end and access.start < one.end}
 
-    def add(self, access: MemoryAccess, launch: int) -> None:
+    def add(self, access: AccessedRange, launch: int) -> None:
         new = _Seen(access.start, access.end, launch)
         if not access.writes:
             self._reads.append(new)
@@ -43,7 +43,7 @@ class _History:
         self._writes = [one for one in self._writes if not (new.start <= one.start and one.end <= new.end)] + [new]
 
 
-def dependencies(launches: Sequence[Sequence[MemoryAccess]]) -> list[tuple[int, ...]]:
+def dependencies(launches: Sequence[Sequence[AccessedRange]]) -> list[tuple[int, ...]]:
     """For each launch the numbers of earlier ones that it must wait for: those that write what it touches or read what it
     writes, less those that another of them waits for already. Every order that respects them gives the bits of running the
     launches one after the other."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from executor.base.errors import LaunchError
-from executor.launch.dependencies import MemoryAccess
+from executor.launch.dependencies import AccessedRange
 from ptxgen.dsl.early_start import BeforeWait, NextStarts
 
 
@@ -25,7 +25,7 @@ class Start:
     title: object
     after: tuple[int, ...]
     early: bool
-    accesses: Mapping[str, MemoryAccess]
+    accesses: Mapping[str, AccessedRange]
     before_wait: BeforeWait
     from_peers: frozenset[str] = frozenset()
 
@@ -38,9 +38,9 @@ class Start:
 class _Touch(NamedTuple):
     launch: int
     name: str
-    access: MemoryAccess
+    access: AccessedRange
 
-    def meets(self, other: MemoryAccess) -> bool:
+    def meets(self, other: AccessedRange) -> bool:
         return self.access.start < other.end and other.start < self.access.end
 
 
@@ -121,5 +121,5 @@ def _from_peers(launches: Sequence[Start]) -> list[_Touch]:
     ]
 
 
-def _range(access: MemoryAccess) -> str:
+def _range(access: AccessedRange) -> str:
     return f"{access.start:#x} to {access.end:#x}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from executor.base.errors import LaunchError
 from executor.device.protocol import Device, DeviceGraph
-from executor.launch.dependencies import MemoryAccess, dependencies
+from executor.launch.dependencies import AccessedRange, dependencies
 from executor.launch.early_starts import check_early_starts
 from executor.launch.launch import Plan
 from executor.memory.buffers import GpuBuffer, Writes
@@ -49,7 +49,7 @@ class LaunchGraph:
         self._written = tuple(dict.fromkeys(allocation for plan in plans for allocation in plan.written))
         self._frees = device.frees
         accesses = [plan.accesses for plan in plans]
-        shared = [MemoryAccess(_PEERS, 0, 1, plan.ranks > 1) for plan in plans]
+        shared = [AccessedRange(_PEERS, 0, 1, plan.ranks > 1) for plan in plans]
         waits = dependencies([[*own.values(), peers] for own, peers in zip(accesses, shared, strict=True)])
         self._stamps = GpuBuffer.empty(device, STAMPS.dtype, (len(plans), *STAMPS.shape), "stamps") if stamped else None
         self._reset_stamps()

@@ -21,7 +21,7 @@ from executor.launch.checks import (
     check_scalar,
     direction_of,
 )
-from executor.launch.dependencies import MemoryAccess
+from executor.launch.dependencies import AccessedRange
 from executor.launch.early_starts import Start
 from executor.memory.buffers import DeviceAllocation, GpuBuffer, Writes
 from ptxgen.dsl.arguments import Array, Scalar, Signature
@@ -209,16 +209,16 @@ class Plan:
         return Node(loaded, self._grid, self._block, parameters, after, early, self.ranks)
 
     @property
-    def accesses(self) -> dict[str, MemoryAccess]:
+    def accesses(self) -> dict[str, AccessedRange]:
         """The memory that the kernel reads and writes, by argument."""
         return {
-            name: MemoryAccess(
+            name: AccessedRange(
                 b.allocation.writes, b.pointer, b.pointer + b.nbytes, direction_of(self._signature, name) != "in"
             )
             for name, b in self._buffers.items()
         }
 
-    def started_as(self, node: Node, accesses: Mapping[str, MemoryAccess]) -> Start:
+    def started_as(self, node: Node, accesses: Mapping[str, AccessedRange]) -> Start:
         """What is to be proved of this launch as that node of a graph. accesses: its own."""
         peers: frozenset[str] = frozenset()
         if self.ranks > 1:

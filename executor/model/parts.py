@@ -10,7 +10,7 @@ from executor.gguf.directory import Value
 from executor.layers.shape import RopeStyle
 from executor.model.architecture import Shapes
 from executor.model.metadata import MAX_CONTEXT, Metadata
-from executor.model.spec import Attention, Block, Dense, ModelSpec, Norm, Norms, RopeSpec
+from executor.model.spec import Attention, Block, Dense, ModelSpec, Norms, NormSpec, RopeSpec
 
 DENSE: Final[dict[str, tuple[Value, ...]]] = {
     "attention.causal": (True,),
@@ -21,7 +21,7 @@ DENSE: Final[dict[str, tuple[Value, ...]]] = {
 ROPE_FACTORS: Final = "rope_freqs.weight"
 
 
-def decoder(m: Metadata, blocks: Iterable[Block], norm: Norm) -> ModelSpec:
+def decoder(m: Metadata, blocks: Iterable[Block], norm: NormSpec) -> ModelSpec:
     """These blocks between a table of embeddings and a head, which is the table if the file has no other."""
     return ModelSpec(
         architecture=m.architecture,
@@ -37,7 +37,7 @@ def decoder(m: Metadata, blocks: Iterable[Block], norm: Norm) -> ModelSpec:
 
 def pre_norm_decoder(m: Metadata, *, rope_style: RopeStyle, bias: bool | None = None, qk_norm: bool = False) -> ModelSpec:
     """A decoder of blocks of attention and SwiGLU, an RMSNorm before each. bias, qk_norm: as `attentions`."""
-    layers, norm = m.layers(), Norm(m.epsilon("attention.layer_norm_rms_epsilon"))
+    layers, norm = m.layers(), NormSpec(m.epsilon("attention.layer_norm_rms_epsilon"))
     mixers = attentions(m, layers, rope_style=rope_style, bias=bias, qk_norm=norm if qk_norm else None)
     widths = m.per_layer("feed_forward_length", layers)
     blocks = (Block(mixer, Dense(ff), Norms(norm, norm)) for mixer, ff in zip(mixers, widths, strict=True))
@@ -45,7 +45,7 @@ def pre_norm_decoder(m: Metadata, *, rope_style: RopeStyle, bias: bool | None = 
 
 
 def attentions(
-    m: Metadata, layers: int, *, rope_style: RopeStyle, bias: bool | None, qk_norm: Norm | None
+    m: Metadata, layers: int, *, rope_style: RopeStyle, bias: bool | None, qk_norm: NormSpec | None
 ) -> Sequence[Attention]:
     """That of each layer. bias: whether Q, K and V have biases; None: in those layers in which the file has some."""
     hidden, heads = m.integer("embedding_length"), m.per_layer("attention.head_count", layers)

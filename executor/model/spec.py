@@ -13,7 +13,7 @@ from executor.layers.shape import LayerShape, RopeStyle
 
 
 @dataclass(frozen=True)
-class Norm:
+class NormSpec:
     """kind "rms": x / sqrt(mean(x^2) + eps) * gamma."""
 
     eps: float
@@ -41,7 +41,7 @@ class Attention:
     head_dim: int
     rope: RopeSpec
     bias: bool = False
-    qk_norm: Norm | None = None
+    qk_norm: NormSpec | None = None
 
     @property
     def q_dim(self) -> int:
@@ -66,8 +66,8 @@ class Dense:
 class Norms:
     """Where the norms of a block stand: before the mixer, and before the feed-forward network."""
 
-    mixer: Norm
-    ffn: Norm
+    mixer: NormSpec
+    ffn: NormSpec
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class ModelSpec:
     hidden: int
     context_length: int
     blocks: tuple[Block, ...]
-    norm: Norm
+    norm: NormSpec
     tied: bool
     pooling_type: int
     ranks: int = 1

@@ -21,7 +21,7 @@ _STOPPING = _CLOSING | {Effect.BLOCK_BARRIER, Effect.SLEEP}
 
 
 @dataclass
-class Block:
+class FlowBlock:
     """Straight-line code. `end` is the branch, exit, trap, barrier or sleep that closes it; None where it falls through. A
     block that is a `meet` has no code: lanes that diverged wait there for each other. One after a barrier that counts has that
     as `received`: the lanes that waited begin with its result. One that `waits` begins with a wait for the grids before;
@@ -64,7 +64,7 @@ class Flow:
     """An entry's blocks, in the order of the text. `parameters` are the bytes of each of its own. `constants` are registers
     that hold one number only, `loose` those in which a NaN may be any, `crossing` those that live from one block to another."""
 
-    blocks: list[Block]
+    blocks: list[FlowBlock]
     parameters: dict[str, int]
     registers: dict[str, Register]
     variables: dict[str, Variable]
@@ -86,14 +86,14 @@ def flow(program: Program, entry: str) -> Flow:
     return Flow(blocks, parameters, code.registers, code.variables, constants, _loose(blocks, everyone), crossing_registers)
 
 
-def _blocks(items: list[Step | ParsedLabel]) -> list[Block]:
-    blocks = [Block(0)]
+def _blocks(items: list[Step | ParsedLabel]) -> list[FlowBlock]:
+    blocks = [FlowBlock(0)]
     labels: dict[str, int] = {}
     diverges = any(isinstance(i, Step) and i.guard is not None and i.row.effect in _CLOSING for i in items)
     diverges = diverges or any(isinstance(i, Step) and i.row.effect is Effect.INDEXED_BRANCH for i in items)
 
-    def start() -> Block:
-        blocks.append(Block(len(blocks)))
+    def start() -> FlowBlock:
+        blocks.append(FlowBlock(len(blocks)))
         return blocks[-1]
 
     met = False
@@ -166,7 +166,7 @@ def reads_and_writes(step: Step) -> tuple[set[str], set[str]]:
     return reads, writes
 
 
-def _liveness(blocks: list[Block]) -> None:
+def _liveness(blocks: list[FlowBlock]) -> None:
     uses: list[set[str]] = []
     definitions: list[set[str]] = []
     for block in blocks:
@@ -202,7 +202,7 @@ def _liveness(blocks: list[Block]) -> None:
                 changed = True
 
 
-def _constants(blocks: list[Block]) -> dict[str, Immediate]:
+def _constants(blocks: list[FlowBlock]) -> dict[str, Immediate]:
     constants: dict[str, Immediate] = {}
     counts: Counter[str] = Counter()
     for step in (step for block in blocks for step in block.instructions):
@@ -214,7 +214,7 @@ def _constants(blocks: list[Block]) -> dict[str, Immediate]:
     return {name: value for name, value in constants.items() if counts[name] == 1}
 
 
-def _loose(blocks: list[Block], registers: dict[str, Register]) -> frozenset[str]:
+def _loose(blocks: list[FlowBlock], registers: dict[str, Register]) -> frozenset[str]:
     """f32 registers that only arithmetic and constants write: which NaN they hold shows nowhere but where it is looked at."""
     good: dict[str, bool] = {}
     for block in blocks:

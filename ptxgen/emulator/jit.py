@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ptxgen.emulator.emitter import Emitter
 from ptxgen.emulator.facts import Facts
-from ptxgen.emulator.flow import Block, Flow, flow
+from ptxgen.emulator.flow import Flow, FlowBlock, flow
 from ptxgen.emulator.lanes import LaneAlgebra
 from ptxgen.emulator.late_loads import late_loads
 from ptxgen.emulator.layout import (
@@ -201,7 +201,7 @@ class _Kernel:
         ]
 
     # Blocks
-    def block(self, block: Block) -> None:
+    def block(self, block: FlowBlock) -> None:
         e = self.e
         e.label(f"b{block.index}")
         mask = e.emit("load i32, ptr %mask.m")
@@ -217,7 +217,7 @@ class _Kernel:
             self.v.execute(step)
         self.end(block, mask)
 
-    def meet(self, block: Block, mask: str) -> None:
+    def meet(self, block: FlowBlock, mask: str) -> None:
         """Wait here for the lanes that are elsewhere."""
         e = self.e
         wait = e.fresh("wait")
@@ -227,7 +227,7 @@ class _Kernel:
         e.call_runtime(barriers.park, "%s", mask, block.index + 1, zero, zero, 0)
         e.do("br label %dispatch")
 
-    def end(self, block: Block, mask: str) -> None:
+    def end(self, block: FlowBlock, mask: str) -> None:
         end = block.end
         following = block.index + 1
         if block.frees:
@@ -256,7 +256,7 @@ class _Kernel:
         live = self.e.emit("load i32, ptr %live.m")
         return self.e.emit(f"icmp eq i32 {mask}, {live}")
 
-    def go(self, mask: str, target: int, block: Block) -> None:
+    def go(self, mask: str, target: int, block: FlowBlock) -> None:
         """Everyone of the mask goes on at `target`: at once if no lane is elsewhere, else through the dispatcher."""
         e = self.e
         straight, slow = e.fresh("go"), e.fresh("part")
@@ -267,7 +267,7 @@ class _Kernel:
         e.call_runtime(barriers.leave, "%s", mask, mask, target, target)
         e.do("br label %dispatch")
 
-    def jump(self, mask: str, target: int, block: Block) -> None:
+    def jump(self, mask: str, target: int, block: FlowBlock) -> None:
         """Jump straight to a block; backward jumps count against the quantum, so that no loop runs for ever."""
         e = self.e
         if target > block.index:
@@ -283,7 +283,7 @@ class _Kernel:
         e.call_runtime(barriers.leave, "%s", mask, mask, target, target)
         e.do("br label %yield")
 
-    def branch(self, block: Block, end: Step, mask: str) -> None:
+    def branch(self, block: FlowBlock, end: Step, mask: str) -> None:
         target, following = block.targets[0], block.index + 1
         if end.guard is None:
             self.v.store_written(block.live_out, False)
@@ -307,7 +307,7 @@ class _Kernel:
         e.call_runtime(barriers.leave, "%s", mask, taken, target, following)
         e.do("br label %dispatch")
 
-    def table_branch(self, block: Block, end: Step, mask: str) -> None:
+    def table_branch(self, block: FlowBlock, end: Step, mask: str) -> None:
         e = self.e
         index = self.v.read(end.operands["index"], U32)
         self.v.store_written(block.live_out, False)
@@ -326,26 +326,26 @@ class _Kernel:
     def guarded_mask(self, end: Step, mask: str) -> str:
         return mask if end.guard is None else self.v.guard_bits(end)
 
-    def leave(self, block: Block, end: Step, mask: str) -> None:
+    def leave(self, block: FlowBlock, end: Step, mask: str) -> None:
         e = self.e
         gone = self.stopped(block, end, mask)
         e.call_runtime(barriers.leave, "%s", mask, gone, _EXIT, block.index + 1)
         e.do("br label %dispatch")
 
-    def trap(self, block: Block, end: Step, mask: str) -> None:
+    def trap(self, block: FlowBlock, end: Step, mask: str) -> None:
         e = self.e
         self.stopped(block, end, mask)
         at = e.emit(f"getelementptr i64, ptr %c, i64 {int(ContextWord.FAULT_LINE)}")
         e.do(f"store i64 {end.line}, ptr {at}")
         e.do(f"ret i32 {TRAPPED}")
 
-    def sleep(self, block: Block, end: Step, mask: str) -> None:
+    def sleep(self, block: FlowBlock, end: Step, mask: str) -> None:
         """End the warp's turn: whoever sleeps waits for others."""
         self.stopped(block, end, mask)
         self.e.call_runtime(barriers.leave, "%s", mask, mask, block.index + 1, block.index + 1)
         self.e.do(f"ret i32 {SLEPT}")
 
-    def wait_for_grids(self, block: Block, mask: str) -> None:
+    def wait_for_grids(self, block: FlowBlock, mask: str) -> None:
         """Sleep, and come here again, while launches before this one still run (overlapping.py)."""
         e = self.e
         wait, go = e.fresh("flight"), e.fresh("landed")
@@ -357,7 +357,7 @@ class _Kernel:
         e.do(f"ret i32 {SLEPT}")
         e.label(go)
 
-    def let_next_grid_start(self, block: Block, mask: str) -> None:
+    def let_next_grid_start(self, block: FlowBlock, mask: str) -> None:
         """Say so to who runs launches that overlap, for the first warp that does, and end its turn."""
         e, following = self.e, block.index + 1
         self.v.line = block.steps[-1].line
@@ -375,7 +375,7 @@ class _Kernel:
         e.label(go)
         self.go(mask, following, block)
 
-    def stopped(self, block: Block, end: Step, mask: str) -> str:
+    def stopped(self, block: FlowBlock, end: Step, mask: str) -> str:
         """The lanes that an exit, a trap or a sleep is for; where there are none, all go on and what is emitted next does not
         run."""
         e = self.e
@@ -389,7 +389,7 @@ class _Kernel:
             e.label(stop)
         return lanes
 
-    def barrier(self, block: Block, end: Step, mask: str) -> None:
+    def barrier(self, block: FlowBlock, end: Step, mask: str) -> None:
         """Park the lanes until the block's scheduler opens the barrier; lanes whose guard is false go on."""
         e = self.e
         stopped = self.guarded_mask(end, mask)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ptxgen.emulator.flow import Block, reads_and_writes
+from ptxgen.emulator.flow import FlowBlock, reads_and_writes
 from ptxgen.emulator.program import Step
 from ptxgen.isa.effects import LOADS, Effect
 from ptxgen.isa.rows.bulk_copy import mbarrier_init, mbarrier_try_wait_parity
@@ -30,7 +30,7 @@ def arrives(step: Step) -> bool:
     return step.row.effect is Effect.MBARRIER and step.row.meaning not in (mbarrier_init, mbarrier_try_wait_parity)
 
 
-def late_loads(blocks: list[Block]) -> frozenset[int]:
+def late_loads(blocks: list[FlowBlock]) -> frozenset[int]:
     """The `id`s of the loads from which some way leads to an arrival and does not read all that they load."""
     code = [[_Place.of(step) for step in block.instructions] for block in blocks]
     if not any(arrives(place.step) for places in code for place in places):

@@ -30,7 +30,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class AddResidual:
+class OntoStream:
     """The epilogue that adds the product to a stream, in place."""
 
     stream: StepValue
@@ -58,7 +58,7 @@ class GateSwiglu:
     whole: StepValue | None = None
 
 
-Epilogue = AddResidual | DeferNorm | GateSwiglu
+Epilogue = OntoStream | DeferNorm | GateSwiglu
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,7 +125,7 @@ class Project(Operation):
 
     def _require_apart(self, first: Projection) -> None:
         """LaunchError if the product overlaps the input, also where the kernel does not read the input itself."""
-        if isinstance(self.epilogue, AddResidual | DeferNorm):
+        if isinstance(self.epilogue, OntoStream | DeferNorm):
             return  # whose stream may be anywhere: the launch is checked
         written = {f"output of {one.name}": one.y.buffer for one in self.segments}
         if len(self.segments) == 1 or isinstance(self.epilogue, GateSwiglu):

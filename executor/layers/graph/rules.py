@@ -12,7 +12,7 @@ from executor.layers.graph.binding import Binding
 from executor.layers.graph.gathers import GatherParts
 from executor.layers.graph.graph import Setting, StepGraph
 from executor.layers.graph.operations import Add, Attend, Norm, Operation, Swiglu
-from executor.layers.graph.products import AddResidual, DeferNorm, GateSwiglu, Project
+from executor.layers.graph.products import DeferNorm, GateSwiglu, OntoStream, Project
 from executor.layers.graph.rank_rules import gather_planes, send_parts
 from executor.layers.graph.resident import stay_resident
 from executor.layers.graph.values import Form, planes_of_all
@@ -25,7 +25,7 @@ UNREAD_PLANES: Final = 1
 Changes = dict[Operation, Operation | None]
 
 
-class Rule(NamedTuple):
+class RewriteRule(NamedTuple):
     """name: of the profile's rule, or of one that is always on; what: in one line."""
 
     name: str
@@ -122,11 +122,11 @@ def add_residuals(g: StepGraph, s: Setting) -> StepGraph:
         kernel = compose.add_residual(product.at_once)
         if kernel is not None:
             own = product.projection.own(kernel)
-            changes |= {product: _onto(product, add, own, AddResidual(add.x)), add: None}
+            changes |= {product: _onto(product, add, own, OntoStream(add.x)), add: None}
     return g.replaced(changes)
 
 
-def _onto(product: Project, add: Add, kernel: KernelType, epilogue: AddResidual | DeferNorm) -> Project:
+def _onto(product: Project, add: Add, kernel: KernelType, epilogue: OntoStream | DeferNorm) -> Project:
     return replace(product, segments=(replace(product.segments[0], y=add.y),), kernel=kernel, epilogue=epilogue)
 
 
@@ -165,14 +165,14 @@ def _first_form(readers: Sequence[Operation]) -> Form | None:
 
 
 RULES: Final = (
-    Rule("persistent_layers", "a token goes from one attention to the next in one launch", stay_resident),
-    Rule("forms", "what makes activations writes the form that their reader wants", leave_forms),
-    Rule("plane_gathers", "ranks gather int8 planes of one token instead of its values", gather_planes),
-    Rule("sent_parts", "ranks send planes to the products that read them", send_parts),
-    Rule("deferred_norms", "a product leaves the norm after it to the readers of that norm", defer_norms),
-    Rule("swiglu_fusion", "gate, up and SwiGLU are one launch", fuse_swiglu),
-    Rule("residuals", "a product is added to the residual stream where it is made", add_residuals),
-    Rule("horizontal_fusion", "products of the same activations are one launch", fuse_horizontally),
+    RewriteRule("persistent_layers", "a token goes from one attention to the next in one launch", stay_resident),
+    RewriteRule("forms", "what makes activations writes the form that their reader wants", leave_forms),
+    RewriteRule("plane_gathers", "ranks gather int8 planes of one token instead of its values", gather_planes),
+    RewriteRule("sent_parts", "ranks send planes to the products that read them", send_parts),
+    RewriteRule("deferred_norms", "a product leaves the norm after it to the readers of that norm", defer_norms),
+    RewriteRule("swiglu_fusion", "gate, up and SwiGLU are one launch", fuse_swiglu),
+    RewriteRule("residuals", "a product is added to the residual stream where it is made", add_residuals),
+    RewriteRule("horizontal_fusion", "products of the same activations are one launch", fuse_horizontally),
 )
 
 

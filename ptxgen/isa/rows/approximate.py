@@ -83,7 +83,7 @@ def _gross(v: Algebra, work: Callable[[Number], Number], a: Number) -> Number:
     """`work` on the upper 32 bits of a, rounded to the upper 32 bits of an f64."""
     upper = _upper(v, a)
     d = v.bits(work(upper), U64)
-    nan = v.isnan(upper)  # a NaN whose upper half is that of an infinity is taken for one (H200)
+    nan = v.isnan(upper)  # a NaN whose upper half is that of an infinity is taken for one (seen on sm_90)
     rounded = v.select((d & 0x7FF0000000000000) == 0x7FF0000000000000, d, d + 0x80000000)
     return v.select(nan, v.bits(v.const(0x7FFFFFFF00000000, U64), F64), _upper(v, v.bits(rounded, F64)))
 

@@ -1,6 +1,6 @@
 """Conversion between number types: the rows of `cvt`, PTX ISA 9.7.9.21.
 
-Which NaN comes out of a NaN the ISA leaves open; here it is what an H200 gives: the canonical one, but where nothing is
+Which NaN comes out of a NaN the ISA leaves open; here it is what sm_90 gives: the canonical one, but where nothing is
 computed (a move or a shift) its own bits, and from f64 its sign and upper bits, quiet.
 """
 

@@ -1,7 +1,7 @@
 """Extended-precision integer arithmetic through the carry flag: the rows of PTX ISA 9.7.2.
 
 The ISA calls the flag a borrow after a subtraction. GPUs have one adder: a - b is a + ~b + 1, and the flag is its carry, so 1
-where nothing was borrowed. Seen on an H200, and in what the assembler writes for sm_75 to sm_90 (IADD3 then IADD3.X). A chain
+where nothing was borrowed. Seen on sm_90, and in what the assembler writes for sm_75 to sm_90 (IADD3 then IADD3.X). A chain
 of subtractions gives the same either way; `addc` after `sub.cc` and `subc` after `add.cc` do not.
 """
 

@@ -19,7 +19,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import positions
 from ptxgen.kernels.attention.group_tiles import TILES_ALLOWED, GroupTiles, Load
-from ptxgen.kernels.attention.paged_cache import TILE, PagedKernel, Place
+from ptxgen.kernels.attention.paged_cache import TILE, PagedKernel, PagePlace
 from ptxgen.kernels.attention.split import (
     HANDED,
     MOST_SPLITS,
@@ -129,7 +129,7 @@ class PagedAttention(PagedKernel):
         number = k.ctaid.x % self.blocks * self.tiles.heads
         return kv_head * self.group + number, k.min(self.group - number, self.tiles.heads)
 
-    def start(self, k: KernelBuilder, place: Place, begin: Value, size: Value) -> Value:
+    def start(self, k: KernelBuilder, place: PagePlace, begin: Value, size: Value) -> Value:
         """Where the block's first part ends, of `size` positions from `begin` on (see `_end`). What launches before this one
         write may be touched after it."""
         end = k.variable(begin, U32)
@@ -139,7 +139,15 @@ class PagedAttention(PagedKernel):
         return end
 
     def own_parts(
-        self, k: KernelBuilder, place: Place, kv_head: Value, begin: Value, end: Value, size: Value, first: Value, heads: Value
+        self,
+        k: KernelBuilder,
+        place: PagePlace,
+        kv_head: Value,
+        begin: Value,
+        end: Value,
+        size: Value,
+        first: Value,
+        heads: Value,
     ) -> Iterator[tuple[Value, Value, list[Softmax]]]:
         """Each part, of `size` positions, the first from `begin` to `end`, that the block has of its row: its number, whether
         its pages exist, and the warp's softmax of it. Each time the block waits twice, so that nobody overwrites what another
@@ -155,14 +163,14 @@ class PagedAttention(PagedKernel):
                     end @= self._end(k, place, following, size)
                 part @= part + blocks
 
-    def _end(self, k: KernelBuilder, place: Place, begin: Value, size: Value) -> Value:
+    def _end(self, k: KernelBuilder, place: PagePlace, begin: Value, size: Value) -> Value:
         """Where a part of `size` positions from `begin` on ends: there, too, if it needs a page that does not exist."""
         stop = k.min(begin + size, place.length)
         end: Value = k.select(place.known & self._pages_exist(k, place.slot, begin, stop), stop, begin)
         return end
 
     def _softmax(
-        self, k: KernelBuilder, queries: SharedPart, place: Place, kv_head: Value, begin: Value, end: Value
+        self, k: KernelBuilder, queries: SharedPart, place: PagePlace, kv_head: Value, begin: Value, end: Value
     ) -> list[Softmax]:
         """The warp's softmax of the positions from `begin` to `end`."""
         return self.tiles.softmax(k, queries, lambda start: self._tile(k, place.slot, kv_head, start), begin, end, self.scale)

@@ -34,7 +34,7 @@ TILE = WARP_SIZE
 """Positions that kernels read together; a page has a whole number of them, so that these stand side by side."""
 
 
-class Place(NamedTuple):
+class PagePlace(NamedTuple):
     """Where a row of a step stands, in registers that are the same in all threads that ask for the same row. A row is not idle
     if its slot is known, its length is not 0, and the pages that it needs exist."""
 
@@ -112,10 +112,10 @@ class PagedKernel(KernelType):
 
     # On the device
 
-    def place(self, k: KernelBuilder, row: Value) -> Place:
+    def place(self, k: KernelBuilder, row: Value) -> PagePlace:
         """Where row number `row` stands."""
         slot, position = k.load(k.arg.slot[row]), k.load(k.arg.position[row])
-        return Place(slot < self.slots, k.min(slot, self.slots - 1), length_of(k, position, self.max_len))
+        return PagePlace(slot < self.slots, k.min(slot, self.slots - 1), length_of(k, position, self.max_len))
 
     def page(self, k: KernelBuilder, slot: Value, position: Value) -> Value:
         """The number of the page of a position below max_len. It may be `pages` or more: such a page must not be followed."""

@@ -22,7 +22,7 @@ from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
 from ptxgen.kernels.attention.merge import LEAST_SM, Merge, PartArrays, Staged, alone, merged_bound
 from ptxgen.kernels.attention.output import Output, OutShape
 from ptxgen.kernels.attention.paged_attention import PagedAttention
-from ptxgen.kernels.attention.paged_cache import Place
+from ptxgen.kernels.attention.paged_cache import PagePlace
 from ptxgen.kernels.attention.split import HANDED, softmax_part
 from ptxgen.kernels.attention.tiles import Softmax
 from ptxgen.kernels.quantize.activation_halves import WINDOW
@@ -135,12 +135,12 @@ class PagedAttentionLastBlock(PagedAttention):
             with k.when(is_mine != 0):
                 self.finish(k, row, first, heads, staged)
 
-    def own_place(self, k: KernelBuilder, row: Value) -> Place:
+    def own_place(self, k: KernelBuilder, row: Value) -> PagePlace:
         """Where the block's row stands; nowhere, if there is no such row."""
         if self.output.blocks(self.out_shape) == self.rows:
             return self.place(k, row)
         known, slot, length = self.place(k, k.min(row, self.rows - 1))
-        return Place(known, slot, k.select(row < self.rows, length, 0))
+        return PagePlace(known, slot, k.select(row < self.rows, length, 0))
 
     def _leave(
         self,

@@ -11,10 +11,8 @@ from typing import Final, NamedTuple
 
 from ptxgen.kernels.attention.paged_cache import TILE
 from ptxgen.kernels.attention.split import MOST_SPLITS
+from ptxgen.kernels.suited import MULTIPROCESSORS
 from ptxgen.target import Target
-
-MULTIPROCESSORS: Final = 132
-"""Of a large GPU."""
 
 WARPS_TO_FILL: Final = 16
 """Of a multiprocessor: two blocks of 8."""

@@ -25,7 +25,7 @@ Place = Callable[[], AbstractContextManager[Element]]
 
 
 @dataclass(frozen=True)
-class Epilogue:
+class GemmEpilogue:
     """y = product; with `residual` y += product, with the bits of the product and residual_add."""
 
     residual: bool

@@ -18,7 +18,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, Format
 from ptxgen.kernels.accuracy import gamma, product_errors, with_outlier
 from ptxgen.kernels.gemm.block_grid import BlockGrid
-from ptxgen.kernels.gemm.epilogue import Epilogue
+from ptxgen.kernels.gemm.epilogue import GemmEpilogue
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.quantize.activation_halves import STEPS, SUMMED, WINDOW, arrays, pack, sums_of, values, windows_of
 from ptxgen.kernels.shape import require
@@ -85,9 +85,9 @@ class F16GemmType(GemvType):
         return HalfForm(self.parts, self.format.half_run)
 
     @property
-    def epilogue(self) -> Epilogue:
+    def epilogue(self) -> GemmEpilogue:
         """What is done with the product."""
-        return Epilogue(self.residual)
+        return GemmEpilogue(self.residual)
 
     @property
     def windows(self) -> int:

@@ -17,7 +17,7 @@ from ptxgen.formats import REPACKED
 from ptxgen.kernels.gemm.block_grid import BlockGrid, BlockPlace, require_warps, warp_place
 from ptxgen.kernels.gemm.block_products import BlockProducts
 from ptxgen.kernels.gemm.staged_digits import COLUMN_TILE, StagedInt8, StageLayout, StageReader
-from ptxgen.kernels.gemm.weight_tile import STEP, TILE_ROWS, TileLayout, WeightTile
+from ptxgen.kernels.gemm.weight_tile import STEP, TILE_ROWS, WeightTile, WeightTileLayout
 from ptxgen.kernels.gemv.digit_gemv_type import PACKED, Int8GemvType
 from ptxgen.kernels.gemv.iteration import kept, load_again, when_below
 from ptxgen.kernels.quantize.activation_digits import BLOCK
@@ -141,7 +141,7 @@ class SharedLayout:
     def __init__(self, kernel: MmaGemm) -> None:
         self.stage = StageLayout(kernel.format, kernel.blocks.columns, kernel.digits, kernel.steps * STEP)
         self.buffers = min(2, kernel.stages)
-        self.tile = TileLayout(kernel.format)
+        self.tile = WeightTileLayout(kernel.format)
         self.sums_of_warp = 4 * WARP_SIZE * kernel.row_tiles * kernel.blocks.column_tiles * 4
         self.stages = self.buffers * self.stage.bytes
         self.tiles = kernel.split * self.stages

@@ -58,7 +58,7 @@ class StageLayout:
 
 
 @dataclass(frozen=True)
-class Move:
+class StageMove:
     """What a thread moves in every stage: from `row` (a number, or where it starts) and `offset` values or blocks further than
     the stage starts, to the byte `target` of the first stage; unless it is not `inside`."""
 
@@ -157,7 +157,7 @@ class StagedInt8:
             place = place + self.layout.bytes
         return place + offset if isinstance(offset, Value) or offset else place
 
-    def _shares(self, count: int, thread: Value, make: Callable[[Value], Move]) -> Iterator[Move]:
+    def _shares(self, count: int, thread: Value, make: Callable[[Value], StageMove]) -> Iterator[StageMove]:
         """What a thread moves of `count` things; the last ones again, but for the copy, where there are fewer than threads."""
         for start in range(0, count, self._threads):
             number = thread + start if start else thread
@@ -166,19 +166,19 @@ class StagedInt8:
             else:
                 yield make(number)
 
-    def _piece(self, number: Value) -> Move:
+    def _piece(self, number: Value) -> StageMove:
         """Of the digits: the first digit of all rows, then the next."""
         layout, per_row = self.layout, self.layout.values // PIECE
         column, value = number // per_row, number % per_row * PIECE
         row = self._row_inside(column % layout.rows) * layout.digits + column // layout.rows
         target = self.k.mad(column, layout.row_bytes, self._base) + value
-        return Move(row * self._length, value, target)
+        return StageMove(row * self._length, value, target)
 
-    def _block(self, number: Value) -> Move:
+    def _block(self, number: Value) -> StageMove:
         """Of the scales: the first block of all rows, then the next."""
         layout = self.layout
         target = self.k.mad(number, 4 * layout.scale_words, self._base)
-        return Move(self._row_inside(number % layout.rows), number // layout.rows, target)
+        return StageMove(self._row_inside(number % layout.rows), number // layout.rows, target)
 
     def _row_inside(self, row: Value) -> Value:
         """The number of a row of the block, among all."""

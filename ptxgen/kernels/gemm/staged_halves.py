@@ -24,7 +24,7 @@ _NEIGHBOURS = 8
 
 
 @dataclass(frozen=True)
-class StageLayout:
+class SplitStageLayout:
     """A window of `rows` rows of activations in shared memory: bytes. The halves of each tile of 8 rows as they lie in global
     memory, then the scales of all rows."""
 
@@ -63,7 +63,7 @@ class StagedF16:
     again, which are not used."""
 
     def __init__(
-        self, k: KernelBuilder, layout: StageLayout, stages: int, threads: int, first: Index, m: int,
+        self, k: KernelBuilder, layout: SplitStageLayout, stages: int, threads: int, first: Index, m: int,
         windows: tuple[Index, Index], stride: int,
     ) -> None:  # fmt: skip
         self.k = k

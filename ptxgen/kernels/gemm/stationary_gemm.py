@@ -170,7 +170,7 @@ class StationaryTile:
         kernel, k = self.kernel, self.k
         first, end = self.place.windows()
         first = first + self.part if isinstance(first, Value) or first else self.part
-        ring = WeightRing(self, first, end)
+        ring = StationaryPipeline(self, first, end)
         for _ in range(kernel.stages - 1):
             ring.fetch()
         if kernel.pdl:
@@ -241,7 +241,7 @@ class StationaryTile:
             yield self.matrix.array("y")[k.mad(x, self.matrix.n, row)]
 
 
-class WeightRing:
+class StationaryPipeline:
     """The weights that a warp takes, tile after tile of one window after another, from window `first` to below `end`. A stage
     is filled again when all lanes have read it."""
 

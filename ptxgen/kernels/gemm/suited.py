@@ -14,17 +14,15 @@ from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.held_halves import ABREAST
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemm.staged_digits import COLUMN_TILE
-from ptxgen.kernels.gemm.staged_halves import StageLayout
+from ptxgen.kernels.gemm.staged_halves import SplitStageLayout
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES
 from ptxgen.kernels.gemm.stationary_gemm import MOST_COLUMNS, StationaryGemm
 from ptxgen.kernels.gemm.weight_tile import STEP, TILE_ROWS
 from ptxgen.kernels.gemm.wgmma_gemm import COLUMNS, WgmmaGemm
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, windows_of
+from ptxgen.kernels.suited import MULTIPROCESSORS
 from ptxgen.target import HOPPER, WARP_SIZE
-
-MULTIPROCESSORS: Final = 132
-"""Of the GPUs that settings were measured on, and what a launch is to fill where nothing else is said."""
 
 ENOUGH_WARPS: Final = 1024
 """Warps of `mma` that keep such a GPU busy: eight for nearly every multiprocessor. Not measured."""
@@ -241,7 +239,7 @@ def _sliced(kernel: WgmmaGemm, multiprocessors: int) -> WgmmaGemm:
 def _other_blocks(kernel: WgmmaGemm) -> Iterator[WgmmaGemm]:
     """This kernel with other blocks that fit."""
     for warpgroups, columns, unpacked in (LARGE_BLOCKS if kernel.format.name == "Q4_K" else ()) + BLOCKS:
-        if 2 * StageLayout(columns, kernel.parts).bytes <= HOPPER.max_shared:
+        if 2 * SplitStageLayout(columns, kernel.parts).bytes <= HOPPER.max_shared:
             unpacked = 2 if kernel.format.half_low and kernel.parts == 2 else unpacked
             yield replace(kernel, warpgroups=warpgroups, columns=columns, stages=2, unpacked=unpacked)
 

@@ -18,7 +18,7 @@ from ptxgen.formats.half_weights import HalfMinima, HalfWeights
 from ptxgen.kernels.gemm.block_grid import BlockPlace
 from ptxgen.kernels.gemm.half_gemm_type import F16GemmType
 from ptxgen.kernels.gemm.half_products import operand
-from ptxgen.kernels.gemm.staged_halves import StagedF16, StageLayout
+from ptxgen.kernels.gemm.staged_halves import SplitStageLayout, StagedF16
 from ptxgen.kernels.gemm.staged_weights import StagedWeights, TileLayout
 from ptxgen.kernels.gemv.iteration import advance, kept, load_again, when_below
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE
@@ -53,9 +53,9 @@ class WarpgroupBlock:
         return GROUP_ROWS * self.warpgroups
 
     @property
-    def layout(self) -> StageLayout:
+    def layout(self) -> SplitStageLayout:
         """A window of activations in shared memory."""
-        return StageLayout(self.columns, self.parts)
+        return SplitStageLayout(self.columns, self.parts)
 
     @property
     def tile(self) -> TileLayout:

@@ -31,7 +31,7 @@ Raw = list[tuple[Value, ...]]
 
 
 @dataclass(frozen=True)
-class TileLayout:
+class WeightTileLayout:
     """A tile of 16 rows and a step in shared memory: bytes. The codes, row after row; then the scales, each with its minimum
     where the format has them, by parts of a row with one scale: row r and row r + 8 side by side."""
 
@@ -67,7 +67,7 @@ class WeightTile:
     def __init__(self, k: KernelBuilder, format: Format, length: int, first: Value, rows: int, base: Value) -> None:
         self.k = k
         self.format = format
-        self.layout = TileLayout(format)
+        self.layout = WeightTileLayout(format)
         self._length = length
         # Neighbouring lanes take the fragments of a row, then those of the next row.
         of_row = STEP // format.fragment_values
@@ -154,7 +154,7 @@ class TileReader:
     """A step of a tile, or the rest of one, for the lanes of the warp: where each finds its codes and its scales."""
 
     k: KernelBuilder
-    layout: TileLayout
+    layout: WeightTileLayout
     get_codes: Value
     get_scales: Value
 

@@ -4,6 +4,7 @@ follow from these. How they go along a row stands in chunks.py, turns.py and wei
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 from ptxgen.dsl.builder import KernelBuilder
@@ -85,7 +86,7 @@ class Blocks:
         """Rows of activations."""
         return self.source.tokens
 
-    @property
+    @cached_property
     def fragments(self) -> Fragments:
         """How a warp goes along a row."""
         return Fragments.of_shares(self.format, self.k)
@@ -162,7 +163,7 @@ class Blocks:
         """Whether all activations of a row are in shared memory together."""
         return self.in_turns or len(chunks(self.format, self.k, 1, self.digits)) == 1
 
-    @property
+    @cached_property
     def asked_for(self) -> int:
         """Bytes of shared memory that the launch asks for; 0 where what is static does."""
         if self.ring or self.beside:
@@ -174,7 +175,7 @@ class Blocks:
         """Bytes of the static arrays in shared memory that stand beside activations and rings."""
         return self.source.static_bytes + self.block_rows * self.kept_bytes
 
-    @property
+    @cached_property
     def ring_layout(self) -> RingLayout:
         """The ring of a warp."""
         return RingLayout(self.fragments, self.rows_per_warp, self.turns, self.ring)
@@ -195,14 +196,17 @@ class Blocks:
 
     # What is refused
 
-    def check(self) -> None:
-        """ArgumentError for settings that there cannot be."""
+    def check_numbers(self) -> None:
+        """ArgumentError for settings that are beyond their limits, whatever the others are."""
         require(self, "num_warps", high=32)
         require(self, "rows_per_warp", high=8, multiple=len(self.weights))
         require(self, "ahead", high=8)
         require(self, "resident_threads", high=MOST_RESIDENT)
         require(self, "turns", high=WARP_SIZE)
         require(self, "ring", low=0, high=MOST_SLOTS)
+
+    def check(self) -> None:
+        """ArgumentError for settings that there cannot be together."""
         self.source.check(self.name, pdl=self.pdl)
         if self.source.row_parts > 1 and not self.stages_at_once:
             raise self._does_not_fit("row_parts")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +30,7 @@ from ptxgen.kernels.gemv.leave_norm import LeaveNorm
 from ptxgen.kernels.gemv.matrices import Fused, FusedWithAnother, GateAndUp, MatrixOperand, OneMatrix
 from ptxgen.kernels.gemv.planes import Planes
 from ptxgen.kernels.gemv.residual import AddResidual
-from ptxgen.kernels.gemv.samples import NARROW
+from ptxgen.kernels.gemv.samples import NARROW, of_one_matrix
 from ptxgen.kernels.gemv.send_planes import SendPlanes
 from ptxgen.kernels.gemv.source import PlaneSource
 from ptxgen.kernels.gemv.suited import RING_ROOM, late_from, most_registers
@@ -83,10 +84,13 @@ class HwDp4aGemv(Int8GemvType):
     epilogue: tuple[Epilogue, ...] = field(default=(), kw_only=True, metadata=PARTS)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.last is not None:
             object.__setattr__(self, "last", find(self.last))
+        elif "last" in self.segments.formats:
+            raise ArgumentError("HwDp4aGemv for matrices of two formats needs `last`, the format of the last one")
+        super().__post_init__()
         self.tokens.check(self.name)
+        self._of_one_matrix().check_numbers()
         self.segments.check(self.name, self.last)
         if self.holds_next and not self.ring:
             raise ArgumentError(f"{self.name}: holds_next must be False without a ring")
@@ -104,7 +108,7 @@ class HwDp4aGemv(Int8GemvType):
     @property
     def name(self) -> str:
         formats = "_".join(getattr(self, name).id for name in self.segments.formats)
-        suffixes = "".join(one.suffix for one in self.epilogue)
+        suffixes = "".join(one.suffix for one in self.epilogue if one.suffix not in self.segments.implied)
         return f"{self.tokens.prefix}{self.segments.prefix}hw_dp4a_{formats}_gemv{suffixes}"
 
     @property
@@ -133,11 +137,15 @@ class HwDp4aGemv(Int8GemvType):
         """The matrices that have a result of their own."""
         return tuple(matrix for matrix in self.matrices if matrix.own)
 
-    @property
+    @cached_property
     def blocks(self) -> tuple[Blocks, ...]:
         """The blocks of threads of the launch, by the format of the matrices of which they have rows."""
+        return self.segments.blocks(self._of_one_matrix(), self.last)
+
+    def _of_one_matrix(self) -> Blocks:
+        """Those of a launch for the first matrix alone."""
         weights, onto = self.segments.weights, any(one.onto for one in self.epilogue)
-        blocks = Blocks(
+        return Blocks(
             self.name,
             self.format,
             self.source,
@@ -154,7 +162,6 @@ class HwDp4aGemv(Int8GemvType):
             paced=any(one.paced for one in self.epilogue),
             late_from=late_from() if onto else None,
         )
-        return self.segments.blocks(blocks, self.last)
 
     @property
     def fragments(self) -> Fragments:
@@ -320,7 +327,7 @@ class HwDp4aGemv(Int8GemvType):
         own = next((part for part in parts if hasattr(part, "samples")), None)
         if own is None:
             yield from super().cases(format=fixed["format"])
-            for shape in _samples(find(fixed["format"])):
+            for shape in of_one_matrix(find(fixed["format"])):
                 yield cls(**shape, format=fixed["format"])
             return
         for shape in own.samples(fixed):
@@ -329,29 +336,6 @@ class HwDp4aGemv(Int8GemvType):
     @classmethod
     def _narrow(cls) -> dict[str, Any]:
         return dict(NARROW)
-
-
-def _samples(format: Format) -> Iterator[dict[str, Any]]:
-    """Sample parameters of the kernel for one matrix that stores its sums, beside those of every GEMV on int8 planes."""
-    two_rows, in_turns = {**NARROW, "rows_per_warp": 2}, {**NARROW, "turns": 4}
-    if format.name == "Q4_K":
-        yield {"k": 28672, "n": 2, "rows_per_warp": 1}  # more than fits shared memory at once
-        yield {"k": 4096, "n": 5, "digits": 3, "normed": True, **NARROW}
-        yield {"k": 1024, "n": 27, "digits": 3, **two_rows}  # two rows side by side
-        yield {"k": 4096, "n": 37, "digits": 3, "normed": True, **in_turns}  # the last warp has one new row
-        yield {"k": 1024, "n": 53, "digits": 3, **in_turns}
-        yield {"k": 3584, "n": 13, "digits": 3, "normed": True, "ring": 2, **NARROW}  # weights copied ahead
-        yield {"k": 4096, "n": 37, "digits": 3, "ring": 3, **in_turns}
-        yield {"k": 4096, "n": 5, "digits": 3, "ring": 3, "turns": 2, "holds_next": True, **NARROW}
-        yield {"k": 18944, "n": 5, "digits": 3, "ring": 2, **NARROW}  # a loop
-        yield {"k": 4096, "n": 5, "digits": 3, "normed": True, "row_parts": 2, "ring": 2, **NARROW}
-    if format.name == "Q6_K":
-        yield {"k": 896 * 2, "n": 3, "digits": 3, "normed": True, **NARROW}
-    if format.name == "Q8_0_ALIGNED":
-        yield {"k": 3584, "n": 5, "digits": 2, "row_parts": 4, **NARROW}
-        yield {"k": 4864, "n": 5, "digits": 3, "ring": 2, "turns": 2, **two_rows}
-    if format.name == "Q3_K":
-        yield {"k": 4864, "n": 5, "digits": 3, "num_warps": 2}  # a loop, of one chunk
 
 
 def _chain(format: Format, k: int) -> int:

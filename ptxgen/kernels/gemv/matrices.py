@@ -42,6 +42,8 @@ class OneMatrix(KernelPart):
 
     prefix: ClassVar[str] = ""
     """What it adds to the name of a kernel."""
+    implied: ClassVar[tuple[str, ...]] = ()
+    """Suffixes of epilogues that the name of a kernel with this prefix leaves out."""
     weights: ClassVar[tuple[str, ...]] = ("w",)
     """See Blocks.weights."""
     formats: ClassVar[tuple[str, ...]] = ("format",)
@@ -67,6 +69,7 @@ class GateAndUp(OneMatrix):
     another; rows_per_warp, which is even, counts those of both together, a pair of rows for each result."""
 
     prefix: ClassVar[str] = "gated_"
+    implied: ClassVar[tuple[str, ...]] = ("_planes",)
     weights: ClassVar[tuple[str, ...]] = ("w", "w2")
 
     def matrices(self, n: int, format: Format, last: Format | None) -> tuple[MatrixOperand, ...]:
@@ -126,8 +129,6 @@ class FusedWithAnother(Fused):
     def check(self, kernel: str, last: Format | None) -> None:
         self._check_rows(kernel, least_of_third=1)
         require_of(kernel, self, "last_rows_per_warp", high=8)
-        if last is None:
-            raise ArgumentError(f"{self.prefix}kernels need the format of the last matrix, `last`")
 
     def matrices(self, n: int, format: Format, last: Format | None) -> tuple[MatrixOperand, ...]:
         assert last is not None

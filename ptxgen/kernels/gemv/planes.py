@@ -48,6 +48,7 @@ class Planes(Epilogue):
     Where the rows of a block of threads are no multiple of 32, counters: u32[n / 32], zeros before and after, count the blocks
     that have rows of a group."""
 
+    suffix: ClassVar[str] = "_planes"
     summary: ClassVar[str] = "and the int8 planes of the result"
     kept_bytes: ClassVar[int] = F32.bytes
     out_digits: int
@@ -81,9 +82,15 @@ class Planes(Epilogue):
         return y
 
     def write(
-        self, k: KernelBuilder, blocks: Blocks, group: GroupLane, y: Value, loaded: Value | None, live: Value,
+        self,
+        k: KernelBuilder,
+        blocks: Blocks,
+        group: GroupLane,
+        y: Value,
+        loaded: Value | None,
+        live: Value,
         message: DigitMessage | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write the planes of a group, whose y the lanes have. loaded: the element that `needs` says, loaded where the group is
         live."""
         write_digits(k, self.out_digits, 0, group.row, [self.quantised(k, group.row, y, loaded, live)], live, PREFIX)

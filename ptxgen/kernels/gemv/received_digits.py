@@ -49,8 +49,12 @@ def whole_row(arguments: Mapping[str, Any], words: DigitWords, parts: int) -> di
 
 
 def in_parts(
-    rng: np.random.Generator, arguments: Mapping[str, Any], words: DigitWords, parts: int, rank: int | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    rng: np.random.Generator,
+    arguments: Mapping[str, Any],
+    words: DigitWords,
+    parts: int,
+    rank: int | None = None,
+) -> dict[str, Any]:
     """Arguments that stand for the row of these on a rank, or some. Of the parts of others it has what is no part of a result,
     and older words as its own."""
     number = int(rng.choice([1, 2, 2**31, 2**32 - 1]))
@@ -65,9 +69,7 @@ def in_parts(
     return {**arguments, **own, "inbox": inbox, "number": np.array([number], np.uint32), "rank": np.uint32(rank)}
 
 
-def _places(
-    arrays: Mapping[str, NDArray[Any]], words: DigitWords, part: int
-) -> Iterator[tuple[NDArray[Any], int, int]]:  # fmt: skip
+def _places(arrays: Mapping[str, NDArray[Any]], words: DigitWords, part: int) -> Iterator[tuple[NDArray[Any], int, int]]:
     """The places of a part in each array of one row, each with its first word and how many there are."""
     for digit in range(words.digits):
         of_part = slice(part * words.values, (part + 1) * words.values)
@@ -98,7 +100,7 @@ class ReceivedDigits(SharedDigits):
 
     def __init__(
         self, k: KernelBuilder, layout: Layout, lane: FragmentLane, *, dynamic: bool, words: DigitWords, parts: int
-    ) -> None:  # fmt: skip
+    ) -> None:
         """dynamic: as there; words: of each of so many parts."""
         super().__init__(k, layout, lane, dynamic=dynamic)
         self._words, self._parts = words, parts

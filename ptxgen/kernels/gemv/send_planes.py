@@ -80,9 +80,15 @@ class SendPlanes(Planes):
         return DigitMessage(k, self.ranks)
 
     def write(
-        self, k: KernelBuilder, blocks: Blocks, group: GroupLane, y: Value, loaded: Value | None, live: Value,
+        self,
+        k: KernelBuilder,
+        blocks: Blocks,
+        group: GroupLane,
+        y: Value,
+        loaded: Value | None,
+        live: Value,
         message: DigitMessage | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert message is not None
         words = self.words(blocks)
         integers, scale, total = block_integers(k, self.out_digits, [y])

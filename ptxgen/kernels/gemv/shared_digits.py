@@ -47,8 +47,11 @@ def padding(format: Format) -> int:
     def conflicts(pad: int) -> int:
         worst = 0
         for start in range(0, WARP_SIZE, together):
-            words = {(first + first // PADDED * pad) // 4 + i for first in firsts[start : start + together]
-                     for i in range(width // 4)}  # fmt: skip
+            words = {
+                (first + first // PADDED * pad) // 4 + i
+                for first in firsts[start : start + together]
+                for i in range(width // 4)
+            }
             banks = [word % 32 for word in words]
             worst = max(worst, max(banks.count(bank) for bank in set(banks)))
         return worst
@@ -128,7 +131,7 @@ class SharedDigits:
 
     def __init__(
         self, k: KernelBuilder, layout: Layout, lane: FragmentLane, *, dynamic: bool, norm: NormOfReader | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """dynamic: the launch asks for the memory."""
         self.k = k
         self.layout = layout
@@ -254,9 +257,7 @@ class Move:
     """One thread's part of a copy of `count` things, those from `start` on: thread t takes number start + t. `source` is which
     thing of the source that is, where the source does not start with the first of them."""
 
-    def __init__(
-        self, k: KernelBuilder, load: Load, store: Store, start: int, count: int, source: Value | None = None
-    ) -> None:  # fmt: skip
+    def __init__(self, k: KernelBuilder, load: Load, store: Store, start: int, count: int, source: Value | None = None) -> None:
         self._k, self._load, self._store = k, load, store
         self._beyond = start + k.threads > count
         self._target = k.tid.x + start if start else k.tid.x
@@ -281,9 +282,16 @@ class SharedLaneDigits(LoadedDigits):
     lane_scales: where those of the first step stand of the row at place 0."""
 
     def __init__(
-        self, k: KernelBuilder, layout: Layout, fragments: Fragments, lane_digits: Value, lane_scales: Value, place: int,
-        step: Index, more: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        k: KernelBuilder,
+        layout: Layout,
+        fragments: Fragments,
+        lane_digits: Value,
+        lane_scales: Value,
+        place: int,
+        step: Index,
+        more: int = 0,
+    ) -> None:
         super().__init__(k, layout.digits)
         self._layout, self._two_blocks = layout, fragments.format.fragment_values % (2 * BLOCK) == 0
         digits, scales = layout.padded(fragments.values), fragments.values // BLOCK * layout.scale_bytes

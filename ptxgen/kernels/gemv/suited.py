@@ -13,10 +13,8 @@ from ptxgen.formats import Format, find
 from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.shared_digits import chunks
 from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.suited import MULTIPROCESSORS
 from ptxgen.target import WARP_SIZE
-
-MULTIPROCESSORS: Final = 132
-"""Of a large GPU (H100, H200): settings are chosen for so many."""
 
 Settings = Mapping[str, Any]
 """Values of fields of HwDp4aGemv."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.launch.dependencies import MemoryAccess, dependencies
+from executor.launch.dependencies import AccessedRange, dependencies
 
 ONE_ACCESS = st.builds(
-    lambda memory, start, size, writes: MemoryAccess(memory, start, start + size, writes),
+    lambda memory, start, size, writes: AccessedRange(memory, start, start + size, writes),
     st.sampled_from("ab"),
     st.integers(0, 12),
     st.integers(1, 6),
@@ -17,7 +17,7 @@ ONE_ACCESS = st.builds(
 LAUNCHES = st.lists(st.lists(ONE_ACCESS, max_size=3), max_size=12)
 
 
-def conflict(left: list[MemoryAccess], right: list[MemoryAccess]) -> bool:
+def conflict(left: list[AccessedRange], right: list[AccessedRange]) -> bool:
     return any(
         a.memory == b.memory and a.start < b.end and b.start < a.end and (a.writes or b.writes) for a in left for b in right
     )
@@ -30,18 +30,18 @@ def closure(waits: list[tuple[int, ...]]) -> list[set[int]]:
     return before
 
 
-def closest(launches: list[list[MemoryAccess]]) -> list[set[int]]:
+def closest(launches: list[list[AccessedRange]]) -> list[set[int]]:
     """All that must have ended before each launch, by the definition."""
     return closure([tuple(i for i in range(n) if conflict(launches[i], launches[n])) for n in range(len(launches))])
 
 
 @given(LAUNCHES)
-def test_exactly_what_conflicts_is_ordered(launches: list[list[MemoryAccess]]) -> None:
+def test_exactly_what_conflicts_is_ordered(launches: list[list[AccessedRange]]) -> None:
     assert closure(dependencies(launches)) == closest(launches)
 
 
 @given(LAUNCHES)
-def test_no_wait_is_named_that_another_implies(launches: list[list[MemoryAccess]]) -> None:
+def test_no_wait_is_named_that_another_implies(launches: list[list[AccessedRange]]) -> None:
     waits = dependencies(launches)
     before = closure(waits)
     for one in waits:
@@ -49,12 +49,12 @@ def test_no_wait_is_named_that_another_implies(launches: list[list[MemoryAccess]
 
 
 def test_launches_that_read_the_same_run_side_by_side() -> None:
-    x, q, k, v = (MemoryAccess(name, 0, 16, True) for name in "xqkv")
-    reads = MemoryAccess("x", 0, 16, False)
-    gather = [MemoryAccess(name, 0, 16, False) for name in "qkv"]
+    x, q, k, v = (AccessedRange(name, 0, 16, True) for name in "xqkv")
+    reads = AccessedRange("x", 0, 16, False)
+    gather = [AccessedRange(name, 0, 16, False) for name in "qkv"]
     assert dependencies([[x], [reads, q], [reads, k], [reads, v], gather]) == [(), (0,), (0,), (0,), (1, 2, 3)]
 
 
 def test_a_buffer_is_written_again_only_when_its_readers_have_ended() -> None:
-    written, read = MemoryAccess("x", 0, 16, True), MemoryAccess("x", 0, 16, False)
+    written, read = AccessedRange("x", 0, 16, True), AccessedRange("x", 0, 16, False)
     assert dependencies([[written], [read], [read], [written]]) == [(), (0,), (0,), (1, 2)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from executor.base.errors import LaunchError
 from executor.device import open_device
-from executor.launch.dependencies import MemoryAccess, dependencies
+from executor.launch.dependencies import AccessedRange, dependencies
 from executor.launch.early_starts import Start, check_early_starts
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, Plan
@@ -36,7 +36,7 @@ def launch(
     next_starts: NextStarts = AT_ONCE,
 ) -> Start:
     """Memory a, b, ... of a byte each, also the names of the arguments. first: what is touched before the wait."""
-    accesses = {one: MemoryAccess(one, 0, 1, one in writes) for one in (*reads, *writes)}
+    accesses = {one: AccessedRange(one, 0, 1, one in writes) for one in (*reads, *writes)}
     facts = BeforeWait(frozenset(set(first) - set(writes)), frozenset(set(first) & set(writes)), next_starts=next_starts)
     return Start(title, after, early, accesses, facts)
 
@@ -67,11 +67,11 @@ def test_how_far_back_launches_are_in_flight_depends_on_when_each_lets_the_next_
 
 
 def test_disjoint_parts_of_one_memory_do_not_conflict() -> None:
-    first = replace(launch("one"), accesses={"y": MemoryAccess("m", 0, 8, writes=True)})
-    second = replace(launch("two", 0, first="w"), accesses={"w": MemoryAccess("m", 8, 16, writes=False)})
+    first = replace(launch("one"), accesses={"y": AccessedRange("m", 0, 8, writes=True)})
+    second = replace(launch("two", 0, first="w"), accesses={"w": AccessedRange("m", 8, 16, writes=False)})
     check_early_starts([first, second])
     with pytest.raises(LaunchError, match=r"two starts early and reads w"):
-        check_early_starts([first, replace(second, accesses={"w": MemoryAccess("m", 7, 16, writes=False)})])
+        check_early_starts([first, replace(second, accesses={"w": AccessedRange("m", 7, 16, writes=False)})])
 
 
 def test_what_other_devices_write_is_not_touched_before_the_wait() -> None:
