@@ -14,11 +14,10 @@ from ptxgen.kernels.gemm import suited
 from ptxgen.kernels.gemm.half_gemm_type import IN_HALVES
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES
 from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
-from ptxgen.kernels.suited import MULTIPROCESSORS
-from ptxgen.kernels.gemm.suited import 
 from ptxgen.kernels.gemm.wgmma_gemm import WINDOWED, WgmmaGemm
 from ptxgen.kernels.quantize.activation_halves import pack
 from ptxgen.kernels.registry import find
+from ptxgen.kernels.suited import MULTIPROCESSORS
 from ptxgen.target import HOPPER, Target
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.machine_code import faults
