@@ -27,9 +27,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 from ptxgen.isa.effects import ADDRESSING, BRANCHES, SCOPES, WEAK, Effect, LaneResult, Ordering
+from ptxgen.isa.opcode import OpcodeSlot, match, slots_of, taken_places
 from ptxgen.isa.operand_spec import OperandKind, OperandSpec, parsed
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, LabelRef, Register, Special, Symbol, Vector, kind
 from ptxgen.isa.units import Unit
@@ -38,15 +39,6 @@ from ptxgen.types import ALL, PRED, DType, Kind
 Modifiers = Mapping[str, str]
 Need = tuple[int, tuple[int, int]]
 """Least GPU (75 for sm_75) and least PTX version."""
-
-
-@dataclass(frozen=True)
-class OpcodeSlot:
-    """A place in the opcode: a fixed word (`values` of one, no name) or a modifier."""
-
-    name: str
-    values: tuple[str, ...]
-    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -155,7 +147,7 @@ class Instruction:
 
     def match(self, words: tuple[str, ...]) -> dict[str, str] | None:
         """The modifiers that `words` (the opcode after its mnemonic) spell, or None if this row does not spell them."""
-        return _match(self.slots, words)
+        return match(self.slots, words)
 
     def unit_of(self, modifiers: Modifiers) -> Unit:
         """The unit that this form of the instruction runs on."""
@@ -306,19 +298,6 @@ def _holds_wider(got: DType, want: DType) -> bool:
     return not (got.is_float or want.is_float) and (got.bits > want.bits or got.kind is Kind.BITS)
 
 
-def _match(slots: tuple[OpcodeSlot, ...], words: tuple[str, ...]) -> dict[str, str] | None:
-    if not slots:
-        return {} if not words else None
-    slot, rest = slots[0], slots[1:]
-    for value in slot.values:  # a value may be of several words (`xorsign.abs`)
-        length = value.count(".") + 1
-        if words[:length] == tuple(value.split(".")):
-            modifiers = _match(rest, words[length:])
-            if modifiers is not None:
-                return {slot.name: value, **modifiers} if slot.name else modifiers
-    return _match(rest, words) if slot.optional else None
-
-
 REGISTERED: list[Instruction] = []
 """The rows whose family files were imported; instructions.py imports them all."""
 
@@ -355,8 +334,8 @@ def instruction(
     whose attributes do not suit its text."""
 
     def add(meaning: Callable[..., Any]) -> Callable[..., Any]:
-        all_places: dict[str, str | tuple[str, ...]] = places | vars(meaning).pop(_PLACES, {})
-        mnemonic, slots = _slots(template, all_places)
+        all_places: dict[str, str | tuple[str, ...]] = places | taken_places(meaning)
+        mnemonic, slots = slots_of(template, all_places)
         operands = tuple(
             OperandPlace(place, parsed(spec.removesuffix("?")), spec.endswith("?"))
             for place, spec in all_places.items()
@@ -391,43 +370,6 @@ def instruction(
         return meaning
 
     return add
-
-
-def modifiers(**values: tuple[str, ...]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The values of modifiers of the row whose decorator stands above, where they have no room in it."""
-    return _more_places(values)
-
-
-def operands(**specs: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The operands of the row whose decorator stands above, where they have no room in it."""
-    return _more_places(specs)
-
-
-_PLACES: Final = "_places"
-
-
-def _more_places(places: Mapping[str, str | tuple[str, ...]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def keep(meaning: Callable[..., Any]) -> Callable[..., Any]:
-        vars(meaning).setdefault(_PLACES, {}).update(places)
-        return meaning
-
-    return keep
-
-
-def _slots(template: str, places: Mapping[str, str | tuple[str, ...]]) -> tuple[str, tuple[OpcodeSlot, ...]]:
-    """The mnemonic of a template, and its other words."""
-    slots = []
-    mnemonic, *words = template.split(".")
-    for word in words:
-        if word.startswith("{"):
-            slot, optional = word.strip("{}?"), word.endswith("?}")
-            values = places[slot]
-            if isinstance(values, str):
-                raise ValueError(f"{template}: the values of {slot} must be a tuple")
-            slots.append(OpcodeSlot(slot, values, optional))
-        else:
-            slots.append(OpcodeSlot("", (word,)))
-    return mnemonic, tuple(slots)
 
 
 def _check(row: Instruction, template: str) -> None:

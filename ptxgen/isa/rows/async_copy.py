@@ -7,8 +7,8 @@ from functools import partial
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
+from ptxgen.isa.opcode import modifiers, operands
 from ptxgen.isa.operands import Address
-from ptxgen.isa.table import modifiers, operands
 from ptxgen.isa.units import Unit
 
 instruction = partial(table.instruction, effect=Effect.ASYNC_COPY, sm=80, ptx=(7, 0))

@@ -8,10 +8,10 @@ from functools import partial
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
+from ptxgen.isa.opcode import modifiers
 from ptxgen.isa.operand_spec import state_space
 from ptxgen.isa.operands import Address
 from ptxgen.isa.parts import CLUSTER_SCOPE, SCOPES, by_half, dtype
-from ptxgen.isa.table import modifiers
 from ptxgen.isa.units import by_space
 
 SPACES = ("global", "shared", "shared::cta")

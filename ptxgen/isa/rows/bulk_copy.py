@@ -8,8 +8,8 @@ from functools import partial
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect, LaneResult
+from ptxgen.isa.opcode import operands
 from ptxgen.isa.operands import Address
-from ptxgen.isa.table import operands
 from ptxgen.isa.units import Unit
 
 mbarrier = partial(table.instruction, effect=Effect.MBARRIER, unit=Unit.SHARED)

@@ -8,8 +8,8 @@ from functools import partial
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
+from ptxgen.isa.opcode import modifiers, operands
 from ptxgen.isa.parts import BITS, FTZ, INTEGERS, SIGNED, UNSIGNED, by_half, dtype
-from ptxgen.isa.table import modifiers, operands
 from ptxgen.isa.units import Unit
 from ptxgen.types import F32, U32
 

@@ -8,8 +8,8 @@ from typing import Any
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect, LaneResult
+from ptxgen.isa.opcode import modifiers
 from ptxgen.isa.parts import CLUSTER_SCOPE, SCOPES
-from ptxgen.isa.table import modifiers
 from ptxgen.isa.units import Unit
 
 instruction = partial(table.instruction, unit=Unit.CONTROL)

@@ -12,6 +12,7 @@ from functools import partial
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
+from ptxgen.isa.opcode import modifiers, operands
 from ptxgen.isa.parts import (
     FTZ,
     INTEGER_ROUNDINGS,
@@ -25,7 +26,6 @@ from ptxgen.isa.parts import (
     saturate,
     together,
 )
-from ptxgen.isa.table import modifiers, operands
 from ptxgen.isa.units import Unit
 from ptxgen.types import B16, B32, BF16X2, F16, F16X2, F32, F64, U16, U32, DType
 

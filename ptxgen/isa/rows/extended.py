@@ -12,8 +12,8 @@ from functools import partial
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
+from ptxgen.isa.opcode import modifiers
 from ptxgen.isa.parts import dtype
-from ptxgen.isa.table import modifiers
 from ptxgen.isa.units import Unit
 
 CC = ("cc",)

@@ -8,8 +8,8 @@ from functools import partial
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
+from ptxgen.isa.opcode import modifiers
 from ptxgen.isa.parts import FTZ, RN, ROUNDINGS, SAT, dtype, float_op
-from ptxgen.isa.table import modifiers
 from ptxgen.isa.units import Unit
 
 any_float = partial(table.instruction, effect=Effect.NONE, unit=Unit.ALU)

@@ -8,9 +8,9 @@ from functools import partial
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
+from ptxgen.isa.opcode import modifiers, operands
 from ptxgen.isa.parts import FTZ, RELU, RN, SAT, by_half, float_op
 from ptxgen.isa.rows.floating import extreme
-from ptxgen.isa.table import modifiers, operands
 from ptxgen.isa.units import Unit
 from ptxgen.types import F32
 

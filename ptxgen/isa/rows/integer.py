@@ -7,9 +7,9 @@ from functools import partial
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
+from ptxgen.isa.opcode import modifiers, operands
 from ptxgen.isa.operand_spec import wide
 from ptxgen.isa.parts import INTEGERS, SIGNED, dtype
-from ptxgen.isa.table import modifiers, operands
 from ptxgen.isa.units import Unit
 from ptxgen.types import B32, S16, S32, U16, U32, DType
 

@@ -8,11 +8,11 @@ from functools import partial
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect, LaneResult
+from ptxgen.isa.opcode import modifiers, operands
 from ptxgen.isa.operand_spec import state_space, wide
 from ptxgen.isa.operands import Address
 from ptxgen.isa.parts import dtype, one_type
 from ptxgen.isa.rows.integer import clamp
-from ptxgen.isa.table import modifiers, operands
 from ptxgen.isa.units import Unit
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import B16, B32, F16, F16X2, F32, S32, U32

@@ -10,10 +10,10 @@ from typing import Any
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect
+from ptxgen.isa.opcode import modifiers, operands
 from ptxgen.isa.operand_spec import state_space
 from ptxgen.isa.operands import Address
 from ptxgen.isa.parts import CLUSTER_SCOPE, SCOPES, dtype, together
-from ptxgen.isa.table import modifiers, operands
 from ptxgen.isa.units import Unit, by_space
 
 Data = Number | tuple[Number, ...]

@@ -8,8 +8,8 @@ from functools import partial
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect, LaneResult
+from ptxgen.isa.opcode import modifiers, operands
 from ptxgen.isa.parts import dtype
-from ptxgen.isa.table import modifiers, operands
 from ptxgen.isa.units import Unit
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import B32, PRED, S32, U32

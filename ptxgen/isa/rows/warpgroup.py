@@ -7,8 +7,8 @@ from functools import partial
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Number
 from ptxgen.isa.effects import Effect, LaneResult
+from ptxgen.isa.opcode import modifiers, operands
 from ptxgen.isa.parts import one_type
-from ptxgen.isa.table import modifiers, operands
 from ptxgen.isa.units import Unit
 
 instruction = partial(table.instruction, sm=90, ptx=(8, 0), feature="a", unit=Unit.CONTROL)

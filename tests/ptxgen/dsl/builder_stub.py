@@ -18,8 +18,9 @@ from textwrap import TextWrapper
 from ptxgen.dsl import builder
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.isa.instructions import ROWS
+from ptxgen.isa.opcode import OpcodeSlot
 from ptxgen.isa.operand_spec import OperandKind, element_of
-from ptxgen.isa.table import Instruction, OpcodeSlot, OperandPlace
+from ptxgen.isa.table import Instruction, OperandPlace
 from ptxgen.types import BY_NAME
 
 STUB = Path(builder.__file__).with_suffix(".pyi")
