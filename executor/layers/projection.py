@@ -21,9 +21,8 @@ PLAIN: Final = GpuProfile(rules=frozenset())
 @dataclass(frozen=True)
 class Projection:
     """A weight matrix, u8[n, row bytes] in its format, bound to the kernel that multiplies it by a vector, or by so many at
-    once. `reason`: why this kernel. profile: its rules say with what a product may be one
-    launch. Of a matrix that ranks
-    share, the kernel is that of the whole, by which all is decided that bits depend on; `own` is launched."""
+    once. `reason`: why this kernel. profile: its rules say with what a product may be one launch. Of a matrix that ranks share,
+    the kernel is that of the whole, by which all is decided that bits depend on; `own` is launched."""
 
     weight: LoadedWeight
     kernel: KernelType
