@@ -291,19 +291,8 @@ class EmulatedDevice(HostMemory, Device):
             self._map.mark_written(base, pointer - base, nbytes)
 
     def _memory_for(self, launch: EmulatedLaunch) -> MemoryMap | None:
-        """What a launch may touch: its own arrays, as its signature says, and nothing else of the allocations they lie in. None
-        where nothing is checked."""
-        if not self.sanitize:
-            return None
-        visible, own = self._visible_memory(), MemoryMap()
-        for name, array, pointer in launch.arrays:
-            part = visible.part(
-                pointer, array.nbytes, name, read_only=array.direction == "in", constant=array.constant, settled=array.settled
-            )
-            same = own.allocations.get(pointer)  # inputs may be one and the same
-            if part is not None and (same is None or (same.size, not same.constant) < (part.size, not part.constant)):
-                own.allocations[pointer] = part
-        return own
+        """What a launch may touch; None where nothing is checked."""
+        return launch.memory(self._visible_memory()) if self.sanitize else None
 
     def _visible_memory(self) -> MemoryMap:
         """All that the sanitiser knows, and what is borrowed at the moment."""

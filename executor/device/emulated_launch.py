@@ -31,6 +31,18 @@ class EmulatedLaunch:
         shared = self.kernel.dynamic_shared
         return Launch(self.kernel.handle, self.grid, self.block, self.parameters, shared, memory, early, earlier)
 
+    def memory(self, visible: MemoryMap) -> MemoryMap:
+        """What the launch may touch: its own arrays, as its signature says, and nothing else of the allocations they lie in."""
+        own = MemoryMap()
+        for name, array, pointer in self.arrays:
+            part = visible.part(
+                pointer, array.nbytes, name, read_only=array.direction == "in", constant=array.constant, settled=array.settled
+            )
+            same = own.allocations.get(pointer)  # inputs may be one and the same
+            if part is not None and (same is None or (same.size, not same.constant) < (part.size, not part.constant)):
+                own.allocations[pointer] = part
+        return own
+
 
 class Overlapping(NamedTuple):
     """Launches of a graph one after another that overlap; all before them have ended. after: the numbers among these of the

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ptxgen.emulator.dispatcher import dispatcher
 from ptxgen.emulator.emitter import Emitter
 from ptxgen.emulator.facts import Facts
 from ptxgen.emulator.flow import Flow, FlowBlock, flow
@@ -15,10 +16,7 @@ from ptxgen.emulator.late_loads import late_loads
 from ptxgen.emulator.layout import (
     ASKED,
     BARRIERS,
-    BLOCKED,
     EXITED,
-    FINISHED,
-    PAUSED,
     SLEPT,
     TRAPPED,
     YIELDED,
@@ -102,9 +100,10 @@ class _Kernel:
         for block in self.flow.blocks:
             self.block(block)
         body, self.e.body = self.e.body, []
-        prologue = self._prologue()
+        blocks = [block.index for block in self.flow.blocks]
+        begun = dispatcher(self.e, blocks, self.queue_offset, self.products_offset, has_bulk=self.has_bulk)
         self.e.functions[warp.name] = "\n".join(
-            [f"define i32 @{warp.name}(ptr noalias %s, ptr noalias %c) {{", "entry:", *self.e.allocas, *prologue, *body, "}"]
+            [f"define i32 @{warp.name}(ptr noalias %s, ptr noalias %c) {{", "entry:", *self.e.allocas, *begun, *body, "}"]
         )
         runtime = (run, *self.e.runtime.values())
         text = self.e.module_text() + "\n!0 = !{}\n"  # !invariant.load needs it
@@ -134,71 +133,6 @@ class _Kernel:
         return replace(
             facts, shared_shift=shared_shift, global_shift=global_shift, targets=names, synchronises=self.synchronises
         )
-
-    def _prologue(self) -> list[str]:
-        cases = " ".join(f"i32 {b.index}, label %b{b.index}" for b in self.flow.blocks)
-        self.e.declare("llvm.vector.reduce.umin.v32i32", "i32", "<32 x i32>")
-        woken = self.e.call_runtime(barriers.wake, "%s")
-        return [
-            "  %mask.m = alloca i32",
-            "  %live.m = alloca i32",
-            "  %ticks.m = alloca i64",
-            f"  %kept.p = getelementptr i8, ptr %s, i64 {State.TICKS}",
-            "  %kept = load i32, ptr %kept.p",
-            "  store i32 0, ptr %kept.p",
-            "  %kept.w = zext i32 %kept to i64",
-            "  store i64 %kept.w, ptr %ticks.m",
-            f"  %limit.p = getelementptr i64, ptr %c, i64 {int(ContextWord.LIMIT)}",
-            *(["  %tired.m = alloca i32", f"  store i32 {YIELDED}, ptr %tired.m"] if self.has_bulk else []),
-            f"  %quantum.p = getelementptr i64, ptr %c, i64 {int(ContextWord.QUANTUM)}",
-            "  %quantum = load i64, ptr %quantum.p",
-            f"  %pcs.p = getelementptr i8, ptr %s, i64 {State.PCS}",
-            f"  %q = getelementptr i8, ptr %s, i64 {self.queue_offset}",
-            f"  %products = getelementptr i8, ptr %s, i64 {self.products_offset}",
-            "  br label %dispatch",
-            "dispatch:",
-            "  %pcs = load <32 x i32>, ptr %pcs.p, align 64",
-            "  %least = call i32 @llvm.vector.reduce.umin.v32i32(<32 x i32> %pcs)",
-            "  %blocked = icmp slt i32 %least, 0",
-            "  br i1 %blocked, label %waiting, label %run",
-            "waiting:",
-            *self.e.body,
-            f"  br i1 {woken}, label %dispatch, label %rest",
-            "rest:",
-            "  %gone = icmp eq i32 %least, -1",
-            f"  %status = select i1 %gone, i32 {FINISHED}, i32 {BLOCKED}",
-            "  ret i32 %status",
-            "yield:",
-            "  %used = load i64, ptr %ticks.m",
-            "  %spent = icmp ugt i64 %used, %quantum",
-            "  br i1 %spent, label %tired, label %pause",
-            "pause:",  # it goes on at the dispatcher, which counts, too
-            "  %used.w = trunc i64 %used to i32",
-            "  %used.k = sub i32 %used.w, 1",
-            "  store i32 %used.k, ptr %kept.p",
-            f"  ret i32 {PAUSED}",
-            "tired:",
-            *(["  %tired.s = load i32, ptr %tired.m", "  ret i32 %tired.s"] if self.has_bulk else [f"  ret i32 {YIELDED}"]),
-            "run:",
-            "  %ticks = load i64, ptr %ticks.m",
-            "  %ticks1 = add i64 %ticks, 1",
-            "  store i64 %ticks1, ptr %ticks.m",
-            "  %limit = load volatile i64, ptr %limit.p",
-            "  %stops = icmp ugt i64 %ticks1, %limit",
-            "  br i1 %stops, label %yield, label %choose",
-            "choose:",
-            "  %least1 = insertelement <32 x i32> poison, i32 %least, i32 0",
-            "  %leastv = shufflevector <32 x i32> %least1, <32 x i32> poison, <32 x i32> zeroinitializer",
-            "  %chosen = icmp eq <32 x i32> %pcs, %leastv",
-            "  %chosenbits = bitcast <32 x i1> %chosen to i32",
-            "  store i32 %chosenbits, ptr %mask.m",
-            "  %alive = icmp ne <32 x i32> %pcs, splat (i32 -1)",
-            "  %alivebits = bitcast <32 x i1> %alive to i32",
-            "  store i32 %alivebits, ptr %live.m",
-            f"  switch i32 %least, label %lost [ {cases} ]",
-            "lost:",
-            "  unreachable",
-        ]
 
     # Blocks
     def block(self, block: FlowBlock) -> None:

@@ -90,5 +90,3 @@ WHOLE: Final = {name: _shape(words) for name, words in {**_FORMATS, **_PARTS}.it
 """By kernel, the fields that differ from its first sample shape. Each part of a kernel (strategy, source, epilogue, layout,
 form of the result) is in at least one text, at a shape that makes it short. Kernels that only combine such parts are left out.
 """
-READ_IN_OTHERS: Final = ("ptxgen.kernels.attention.paged_attention_merged_halves",)
-"""Files of kernels without a text: paged_attention_merged, and the halves of paged_attention_reduce_halves."""
