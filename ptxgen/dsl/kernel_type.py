@@ -93,7 +93,7 @@ class KernelType(ABC):
     most_code: ClassVar[int] = MOST_CODE
     """Bytes of machine code that it may have."""
     batched_alike: ClassVar[bool] = True
-    """Whether a row has the bits that this kernel gives it in the forms of `batched`, too."""
+    """Whether a row has the bits that this kernel gives it in the forms of compose.for_rows, too."""
 
     @property
     def scratch(self) -> tuple[str, ...]:

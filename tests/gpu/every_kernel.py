@@ -20,7 +20,7 @@ from tests.ptxgen.kernels.running import inputs
 
 SMALL = 30_000  # bytes of all arrays: two thirds of all cases
 MANY_ROWS = (
-    "advance_positions", "batched_", "flash_attention", "gather_rows", "half_mma_", "mma_", "pack_halves", "paged_",
+    "batched_", "flash_attention", "gather_rows", "half_mma_", "mma_", "pack_halves", "paged_",
     "stationary_", "wgmma_",
 )  # fmt: skip
 """How the names of kernels begin that a step of many rows is made of: tensor cores, shared memory filled ahead, page tables."""

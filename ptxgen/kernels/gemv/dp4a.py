@@ -3,7 +3,8 @@ hw_dp4a.py."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ptxgen.dsl.builder import KernelBuilder
@@ -15,7 +16,7 @@ from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.gemv.lane_digits import GlobalDigitArrays, GlobalDigits
 from ptxgen.kernels.quantize.activation_digits import BLOCK
-from ptxgen.kernels.registry import register
+from ptxgen.kernels.registry import Given, register
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
 
@@ -74,58 +75,51 @@ class _LaneSum:
         )
 
 
-@register(format=PACKED.values())
+@register(format=PACKED.values(), num_warps=[None, Given(4)])
 @dataclass(frozen=True)
 class Dp4aGemv(Int8GemvType):
-    """y = W x on quantised activations, one warp a row.
+    """y = W x on quantised activations, one warp a row, or num_warps warps a row and one row a block.
 
     Arguments as in Int8GemvType."""
 
-    name_pattern = "dp4a_{format}_gemv"
-
-    @property
-    def chain(self) -> int:
-        return _LaneSum(self, 1).chain
-
-    def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=-(-self.n // ROWS), block=ROWS * WARP_SIZE)
-
-    def emit(self, k: KernelBuilder) -> None:
-        row = k.ctaid.x * ROWS + k.warp
-        with k.when(row < self.n):
-            total = k.warp_sum(_LaneSum(self, 1).emit(k, row, 0))
-            with k.when(k.lane == 0):
-                k.store(k.arg.y[row], total)
-
-
-@register(format=PACKED.values())
-@dataclass(frozen=True)
-class MwvDp4aGemv(Int8GemvType):
-    """y = W x on quantised activations, num_warps warps a row, one row a block.
-
-    Arguments as in Int8GemvType."""
-
-    num_warps: int = field(default=4, kw_only=True)
-
-    name_pattern = "mwv_dp4a_{format}_gemv"
+    num_warps: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "num_warps", high=32)
+        if self.num_warps is not None:
+            require(self, "num_warps", high=32)
+
+    @property
+    def name(self) -> str:
+        return f"{'' if self.num_warps is None else 'mwv_'}dp4a_{self.format.id}_gemv"
 
     @property
     def chain(self) -> int:
-        return _LaneSum(self, self.num_warps).chain
+        return self._lane_sum.chain
+
+    @property
+    def _lane_sum(self) -> _LaneSum:
+        return _LaneSum(self, self.num_warps or 1)
 
     def launch(self) -> LaunchConfig:
+        if self.num_warps is None:
+            return LaunchConfig(grid=-(-self.n // ROWS), block=ROWS * WARP_SIZE)
         return LaunchConfig(grid=self.n, block=self.num_warps * WARP_SIZE)
 
     def emit(self, k: KernelBuilder) -> None:
-        row = k.ctaid.x
-        total = k.block_sum(_LaneSum(self, self.num_warps).emit(k, row, k.warp))
-        with k.when(k.tid.x == 0):
-            k.store(k.arg.y[row], total)
+        if self.num_warps is None:
+            row = k.ctaid.x * ROWS + k.warp
+            with k.when(row < self.n):
+                total = k.warp_sum(self._lane_sum.emit(k, row, 0))
+                with k.when(k.lane == 0):
+                    k.store(k.arg.y[row], total)
+        else:
+            row = k.ctaid.x
+            total = k.block_sum(self._lane_sum.emit(k, row, k.warp))
+            with k.when(k.tid.x == 0):
+                k.store(k.arg.y[row], total)
 
     @classmethod
-    def _narrow(cls) -> dict[str, Any]:
-        return {"num_warps": 3}
+    def cases(cls, **fixed: Any) -> Iterator[Dp4aGemv]:
+        for one in super().cases(**{"num_warps": None, **fixed}):
+            yield one if "num_warps" in fixed else replace(one, num_warps=4 if one.k == 2048 else 3)

@@ -1,4 +1,4 @@
-"""Moves sequences on by one token: the positions that the kernels of a captured graph read from a buffer, and a length."""
+"""Moves a sequence on by one token: the position that the kernels of a captured graph read from a buffer, and the length."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.types import U32
-
-THREADS = 128
 
 
 @register
@@ -66,55 +64,3 @@ class AdvancePosition(KernelType):
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {"position": rng.integers(self.max_len, size=1, dtype=np.uint32), "length": np.zeros(1, np.uint32)}
-
-
-@register
-@dataclass(frozen=True)
-class AdvancePositions(KernelType):
-    """position[i] += 1 for each of m rows that is below max_len; a row that is not is idle, and stays as it is.
-
-    position: u32[m]. A row at the last place, max_len - 1, gets max_len and is idle from then on: what reads positions ignores
-    it, so a step too many overwrites nothing.
-    """
-
-    family: ClassVar[str] = "token"
-    name = "advance_positions"
-    m: int
-    max_len: int
-
-    def __post_init__(self) -> None:
-        require(self, "m")
-        require(self, "max_len", high=2**32 - 1)
-
-    def signature(self) -> Signature:
-        return {"position": update(U32, self.m, align=4)}
-
-    def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=-(-self.m // THREADS), block=THREADS)
-
-    def emit(self, k: KernelBuilder) -> None:
-        row = k.ctaid.x * THREADS + k.tid.x
-        with k.when(row < self.m):
-            position = k.load(k.arg.position[row])
-            with k.when(position < self.max_len):
-                k.store(k.arg.position[row], position + 1)
-
-    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        position = arguments["position"]
-        return {"position": position + (position < self.max_len).astype(np.uint32)}
-
-    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        return {"position": 0.0}
-
-    def work(self) -> Work:
-        return Work(flops=self.m, bytes=2 * U32.bytes * self.m)
-
-    @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        for m, max_len in ((5, 1), (130, 7)):
-            yield cls(m=m, max_len=max_len)
-
-    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Places, and about as often none."""
-        position = rng.integers(2 * self.max_len, size=self.m, dtype=np.uint32)
-        return {"position": np.where(position < self.max_len, position, np.uint32(2**32 - 1) - position % 2)}

@@ -20,7 +20,7 @@ from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemv.basic import Gemv
 from ptxgen.kernels.gemv.chunked_tiled import ChunkedTiledGemv
-from ptxgen.kernels.gemv.dp4a import Dp4aGemv, MwvDp4aGemv
+from ptxgen.kernels.gemv.dp4a import Dp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.mwv import MwvGemv
 from ptxgen.kernels.gemv.tiled import TiledGemv
@@ -131,7 +131,7 @@ OTHERS: list[KernelType] = [
     gemvs.swiglu(Q8_0, k=1536, n=32, digits=3, out_digits=3, num_warps=2, rows_per_warp=4),
     gemvs.leaving_norm(Q8_0, k=1536, n=32, digits=3, out_digits=3, num_warps=2),
     Dp4aGemv(Q8_0, k=1536, n=3, digits=3),
-    MwvDp4aGemv(Q8_0, k=1536, n=3, digits=3),
+    Dp4aGemv(Q8_0, k=1536, n=3, digits=3, num_warps=4),
     MmaGemm(Q8_0, k=768, n=17, m=3, digits=3, warps=1),
 ]
 

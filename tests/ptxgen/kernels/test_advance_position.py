@@ -1,4 +1,4 @@
-"""advance_position and advance_positions: one step, the end of the context, and a step too many."""
+"""advance_position: one step, the end of the context, and a step too many."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
 from ptxgen.kernels.registry import find
-from ptxgen.kernels.token.advance_position import AdvancePosition, AdvancePositions
-from tests.ptxgen.kernels.checking import check, run
+from ptxgen.kernels.token.advance_position import AdvancePosition
+from tests.ptxgen.kernels.checking import run
 
 
 def after(position: int, max_len: int, length: int = 7) -> tuple[int, int]:
@@ -52,10 +52,3 @@ def test_after_a_step_too_many_the_cache_is_not_overwritten() -> None:
 def test_an_impossible_context_is_refused_by_name(max_len: int) -> None:
     with pytest.raises(ArgumentError, match="advance_position: max_len must be"):
         find("advance_position").make(max_len=max_len)
-
-
-@pytest.mark.parametrize("max_len", [100, 2**32 - 1])
-def test_rows_move_on_one_by_one_up_to_the_end_and_idle_ones_stay(max_len: int) -> None:
-    position = np.array([0, max_len - 2, max_len - 1, max_len, 2**32 - 1], np.uint32)
-    moved = check(AdvancePositions(m=5, max_len=max_len), {"position": position})["position"]
-    assert moved.tolist() == [1, max_len - 1, max_len, max_len, 2**32 - 1]
