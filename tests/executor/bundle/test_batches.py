@@ -13,7 +13,7 @@ from executor.bundle.write import write_bundle
 from executor.layers.batched import tiles
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.compose import FOR_ROWS
-from ptxgen.kernels.gemv.gemv_type import GemvType
+from ptxgen.kernels.gemv.mwv import MwvGemv
 from ptxgen.target import Target
 from tests.executor.bundle.bundle_program import BundleProgram
 from tests.synthetic import write_model
@@ -128,7 +128,7 @@ def test_a_batch_that_a_kernel_cannot_do_is_refused(model: Path, tmp_path: Path)
 
 
 def test_a_matrix_without_a_batched_gemv_is_named(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FOR_ROWS, GemvType, lambda kernel, m: ())
+    monkeypatch.setitem(FOR_ROWS, MwvGemv, lambda kernel, m: ())
     said = "blk.0.attn_q.weight is multiplied by mwv_f32_gemv, which has no form for several rows"
     with pytest.raises(ArgumentError, match=said):
         write_bundle(model, tmp_path / "bundle", Target(90), batches=(2,))
