@@ -64,11 +64,6 @@ class ValidatedLayerWeights:
     attn_k_norm: GpuBuffer | None = None  # f32[head_dim]
 
     @property
-    def attention_readers(self) -> tuple[Projection, Projection, Projection]:
-        """The matrices that the norm before attention is multiplied by."""
-        return self.attn_q, self.attn_k, self.attn_v
-
-    @property
     def projections(self) -> dict[str, Projection]:
         """The matrices by role."""
         bound = {f.name: getattr(self, f.name) for f in fields(self)}
