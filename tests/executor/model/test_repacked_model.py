@@ -145,11 +145,11 @@ def test_a_bundle_is_of_the_blocks_of_the_file_and_says_so_where_others_are_aske
             return executor.load_model(path, context=CONTEXT).logits(TOKENS)
 
     expected = logits(profile=GpuProfile())
-    for name in ("REPACK", "MERGED_ATTENTION", "ROTATING_ATTENTION", "EARLY_LAUNCHES", "JOINED_PRODUCTS"):
+    for name in ("REPACK", "LAST_BLOCK_REDUCTION", "ROPE_FUSED_ATTENTION", "DEPENDENT_LAUNCHES", "HORIZONTAL_FUSION"):
         monkeypatch.setenv(f"PTXGEN_{name}", "1")
     write_bundle(path, tmp_path / "bundle", Target(90), context=CONTEXT)
     names = [file.name for file in (tmp_path / "bundle" / "kernels").iterdir()]
-    assert not [name for name in names if "aligned" in name or "joined" in name or "grouped" in name]
+    assert not [name for name in names if "aligned" in name or "joined" in name or "mixed" in name or "grouped" in name]
     assert np.array_equal(logits(bundle=tmp_path / "bundle"), expected)
     with pytest.raises(ArgumentError, match="a bundle has kernels for the blocks of the file; the profile repacks them"):
         logits(bundle=tmp_path / "bundle", profile=REPACK)
