@@ -24,9 +24,9 @@ from executor.measure.timing import fresh_weights, time_gemv
 from ptxgen.commands.options import whole_numbers
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.gemm.held_halves import ABREAST
+from ptxgen.kernels.gemm.held_f16 import ABREAST
 from ptxgen.kernels.gemm.suited import MULTIPROCESSORS
-from ptxgen.kernels.quantize.activation_halves import WINDOW
+from ptxgen.kernels.quantize.f16_split import WINDOW
 from ptxgen.kernels.registry import find
 
 SHAPES: Final = {

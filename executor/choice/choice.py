@@ -282,7 +282,7 @@ def _source(format: Format, variant: str) -> str:
 
 def reads_one_digit(kernel: KernelType) -> bool:
     """Whether a kernel multiplies activations that were rounded to one int8 digit: what an outlier does harm to."""
-    return kernel.activation_digits == 1
+    return kernel.activation_planes == 1
 
 
 def _same_for_any_rows(kernel: KernelType) -> bool:

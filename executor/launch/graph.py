@@ -13,7 +13,7 @@ import numpy as np
 from executor.base.errors import LaunchError
 from executor.device.protocol import Device, DeviceGraph
 from executor.launch.dependencies import AccessedRange, dependencies
-from executor.launch.early_starts import check_early_starts
+from executor.launch.dependent_launches import check_early_starts
 from executor.launch.launch import Plan
 from executor.memory.buffers import GpuBuffer, Writes
 from ptxgen.dsl.stamps import END, STAMPS, START, UNSET, WAITED

@@ -22,10 +22,10 @@ from executor.launch.checks import (
     direction_of,
 )
 from executor.launch.dependencies import AccessedRange
-from executor.launch.early_starts import Start
+from executor.launch.dependent_launches import Start
 from executor.memory.buffers import DeviceAllocation, GpuBuffer, Writes
 from ptxgen.dsl.arguments import Array, Scalar, Signature
-from ptxgen.dsl.early_start import promised
+from ptxgen.dsl.dependent_launch import promised
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.stamps import NAME as STAMPS
 from ptxgen.dsl.stamps import stamped_signature

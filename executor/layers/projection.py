@@ -95,7 +95,7 @@ def require_fit(kernel: KernelType, format: Format, name: str, *, n: int, k: int
     if own != format:
         raise ArgumentError(f"{kernel} is for {own}; the profile names it for {format}, the format of {name}")
     batch = (rows,) if rows > 1 and takes_rows(kernel, rows) else ()
-    given = gemv_arguments(format, k, n, batch, digits=kernel.activation_digits, halves=kernel.activation_halves)
+    given = gemv_arguments(format, k, n, batch, digits=kernel.activation_planes, halves=kernel.activation_f16_split)
     taken = _facts({name: argument for name, argument in kernel.signature().items() if name not in kernel.scratch})
     passed = _facts(given)
     if taken != passed:

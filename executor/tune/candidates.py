@@ -20,7 +20,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.compose import for_rows
 from ptxgen.kernels.gemm.suited import SUITED
-from ptxgen.kernels.quantize.activation_digits import LARGEST
+from ptxgen.kernels.quantize.int8_planes import LARGEST
 from ptxgen.kernels.registry import KernelEntry, entries
 
 GRID: Final[Mapping[str, tuple[int, ...]]] = {

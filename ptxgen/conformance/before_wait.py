@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ptxgen.dsl.arguments import Array, Signature
-from ptxgen.dsl.early_start import BeforeWait, NextStarts
+from ptxgen.dsl.dependent_launch import BeforeWait, NextStarts
 from ptxgen.emulator.flow import Flow, flow
 from ptxgen.emulator.origins import ANYWHERE, Origins
 from ptxgen.emulator.parse import parse

@@ -12,7 +12,7 @@ import numpy as np
 
 from ptxgen.arrays import numpy_dtype
 from ptxgen.conformance import refills
-from ptxgen.conformance.early_start import violations
+from ptxgen.conformance.dependent_launch import violations
 from ptxgen.conformance.execution import compare, emitted, emulate, inputs, written, written_again
 from ptxgen.dsl.arguments import Argument, Array, Scalar, is_whole
 from ptxgen.dsl.kernel_type import KernelType

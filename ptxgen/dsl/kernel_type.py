@@ -48,7 +48,7 @@ class Work:
 
 @dataclass(frozen=True)
 class HalfForm:
-    """In which form a kernel for f16 tensor cores reads activations (ptxgen/kernels/quantize/activation_halves.py). parts: how
+    """In which form a kernel for f16 tensor cores reads activations (ptxgen/kernels/quantize/f16_split.py). parts: how
     many f16 stand for a value, 1 or 2; lane_run: how many values in a row, 64 or 4, belong to one lane of a quad.
     ArgumentError for others."""
 
@@ -188,12 +188,12 @@ class KernelType(ABC):
         """The largest |result - reference| allowed, for each `out` and `inout`; derived where it is written, 0 where exact."""
 
     @property
-    def activation_digits(self) -> int:
+    def activation_planes(self) -> int:
         """How many activation digits (ptxgen/kernels/quantize) it multiplies a matrix by; 0 if it takes f32 activations."""
         return 0
 
     @property
-    def activation_halves(self) -> HalfForm | None:
+    def activation_f16_split(self) -> HalfForm | None:
         """The form of the activation halves (ptxgen/kernels/quantize) that it multiplies a matrix by; None if it reads none."""
         return None
 

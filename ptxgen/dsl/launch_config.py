@@ -17,9 +17,9 @@ class LaunchConfig:
     """How many blocks and threads. `resident` is how many blocks a multiprocessor must be able to hold at once by their
     registers: it bounds what the assembler may use. `early`: the kernel waits for the one before it by itself
     (griddepcontrol), so it may start before that has ended: before it has waited it may read constant and settled arguments
-    and touch nothing else, and no thread ends without having waited (conformance/early_start.py). `dynamic_shared`: bytes of
-    shared memory of a block that the launch asks for (k.dynamic_shared), beside the arrays that the builder counts; for
-    those that are too large to be static. `cooperative`: all blocks of the grid must be on the device at once, because they
+    and touch nothing else, and no thread ends without having waited (conformance/dependent_launch.py). `dynamic_shared`:
+    bytes of shared memory of a block that the launch asks for (k.dynamic_shared), beside the arrays that the builder counts;
+    for those that are too large to be static. `cooperative`: all blocks of the grid must be on the device at once, because they
     wait for each other (k.grid_barrier). `ranks`: so many launches, each on a device of its own, are one whole: they run at
     the same time and wait for each other (k.wait_for_peers). Each has the scalar `rank` (u32, from 0) that says which it is.
     `shared_room`: how many bytes of what it has for shared memory and for its L1 cache a multiprocessor should keep for

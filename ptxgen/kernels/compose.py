@@ -24,7 +24,7 @@ from ptxgen.kernels.gemv.mwv import MwvGemv, rows_by_mwv
 from ptxgen.kernels.gemv.planes import Planes
 from ptxgen.kernels.gemv.residual import AddResidual
 from ptxgen.kernels.gemv.send_planes import SendPlanes
-from ptxgen.kernels.gemv.shared_digits import chunks
+from ptxgen.kernels.gemv.shared_planes import chunks
 from ptxgen.kernels.gemv.suited import NO_RING, Ring
 from ptxgen.kernels.gemv.swiglu import SwiGlu
 from ptxgen.kernels.gemv.tokens import Batch

@@ -15,7 +15,7 @@ from executor.layers.graph.values import StepValue, planes_of_all
 from executor.layers.projection import Projection
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels import compose
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 
 
 def gather_planes(g: StepGraph, s: Setting) -> StepGraph:

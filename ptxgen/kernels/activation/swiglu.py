@@ -19,9 +19,9 @@ from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.activation.elementwise import SILU_LOST, Elementwise, times_sigmoid
-from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, tiles_of, windows_of
+from ptxgen.kernels.quantize.f16_split import TILE, WINDOW, tiles_of, windows_of
 from ptxgen.kernels.quantize.forms import F16Split, Int8Planes, OutputForm, form_name, form_of, require_form
-from ptxgen.kernels.quantize.pack_halves import LANES, RUN, lane_runs, write_halves, write_staged_halves
+from ptxgen.kernels.quantize.pack_f16 import LANES, RUN, lane_runs, write_halves, write_staged_halves
 from ptxgen.kernels.quantize.quantize import write_digits
 from ptxgen.kernels.registry import GIVEN, register
 from ptxgen.types import F32

@@ -3,7 +3,7 @@ stands in shared memory. Which queries these are, and how the tile comes there, 
 
 Everything is mma.sync m16n8k16 of f16 with sums in f32. Lane l holds of a 16 x 8 block of scores or results the rows l / 4 and
 l / 4 + 8, columns 2 (l mod 4) and the next; two blocks of weights side by side are then the left operand of the next product
-without any exchange between lanes. f32 numbers are taken apart (halves.py).
+without any exchange between lanes. f32 numbers are taken apart (f16_parts.py).
 
 A tensor core cuts its sums instead of rounding them. So that this does not add up over a long context, the weighted values of a
 tile are summed from zero and added to those of the tiles before it by a rounded fma.
@@ -19,7 +19,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.mathlib import ROUNDER
 from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.attention.halves import Halves, split
+from ptxgen.kernels.attention.f16_parts import Halves, split
 from ptxgen.types import B32, F16, F32, U32
 
 QUERIES: Final = 16

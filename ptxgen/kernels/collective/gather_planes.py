@@ -18,10 +18,10 @@ from ptxgen.dsl.memory import Element, GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.collective.all_gather import MOST_BLOCKS, MOST_RANKS
-from ptxgen.kernels.collective.digit_words import BLOCK_LANES, DigitWords
+from ptxgen.kernels.collective.plane_words import BLOCK_LANES, DigitWords
 from ptxgen.kernels.norm.squares import group_squares, rounded_squares
-from ptxgen.kernels.quantize import activation_digits
-from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST
+from ptxgen.kernels.quantize import int8_planes
+from ptxgen.kernels.quantize.int8_planes import BLOCK, LARGEST
 from ptxgen.kernels.quantize.quantize import LANE_VALUES, Quantize, block_integers, digits_of, packed
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -124,7 +124,7 @@ class GatherPlanes(KernelType):
     def gathered(self) -> dict[str, Array]:
         """What is put together on each rank, or made of its slice."""
         squares = {"squares": write(F32, self.n // BLOCK)} if self.normed else {}
-        arrays = {**activation_digits.arrays(1, self.digits, self.n, "out"), **squares}
+        arrays = {**int8_planes.arrays(1, self.digits, self.n, "out"), **squares}
         return {name: replace(array, partial=self.only_sends) for name, array in arrays.items()}
 
     def signature(self) -> Signature:
@@ -210,7 +210,7 @@ class GatherPlanes(KernelType):
         numbers = arguments["numbers"] + np.uint32(1)
         x: NDArray[np.float32] = arguments["x"]
         row = x.reshape(1, self.n) * arguments["gamma"][:1] if self.normed else x.reshape(1, self.n)
-        whole: dict[str, NDArray[Any]] = activation_digits.quantize(row, self.digits)._asdict()
+        whole: dict[str, NDArray[Any]] = int8_planes.quantize(row, self.digits)._asdict()
         if self.normed:
             whole["squares"] = rounded_squares(x.reshape(self.n))
         slices = [self._slices(array).view(np.uint32).astype(np.uint64) for array in whole.values()]
@@ -273,7 +273,7 @@ class GatherPlanes(KernelType):
         number = int(rng.choice([0, 1, 2**31 - 1, 2**32 - 1]))
         latest = [number - (number % self.inboxes != turn) for turn in range(self.inboxes)]  # that went into each inbox
         inbox = np.array([one % 2**32 << 32 for one in latest], np.uint64).reshape(1, self.inboxes, 1, 1)
-        made = activation_digits.unwritten(ranks, self.digits, self.n)
+        made = int8_planes.unwritten(ranks, self.digits, self.n)
         unwritten = {name: array.reshape(ranks, *self.gathered[name].shape) for name, array in made.items()}
         if self.normed:
             unwritten["squares"] = np.full((ranks, self.n // BLOCK), np.nan, np.float32)

@@ -1,5 +1,5 @@
 """The products of a block of activations by int8 tensor cores: the integer sums of each digit, and how they become numbers that
-are added to totals. The same for f16 stands in half_products.py."""
+are added to totals. The same for f16 stands in f16_products.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.kernels.gemm.weight_tile import TileReader
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.types import F32, S32
 
 Columns = Sequence[Sequence[Value]]

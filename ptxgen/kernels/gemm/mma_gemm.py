@@ -1,5 +1,5 @@
 """`mma_{format}_gemm`: its settings and what follows from them, then how a block of threads goes along k and adds. Its operands
-are read by weight_tile.py and staged_digits.py, and multiplied by block_products.py."""
+are read by weight_tile.py and staged_planes.py, and multiplied by block_products.py."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import REPACKED
 from ptxgen.kernels.gemm.block_grid import BlockGrid, BlockPlace, require_warps, warp_place
 from ptxgen.kernels.gemm.block_products import BlockProducts
-from ptxgen.kernels.gemm.staged_digits import COLUMN_TILE, StagedInt8, StageLayout, StageReader
+from ptxgen.kernels.gemm.staged_planes import COLUMN_TILE, StagedInt8, StageLayout, StageReader
 from ptxgen.kernels.gemm.weight_tile import STEP, TILE_ROWS, WeightTile, WeightTileLayout
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED, Int8GemvType
 from ptxgen.kernels.gemv.iteration import kept, load_again, when_below
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.gemv.plane_gemv_type import PACKED, Int8GemvType
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require, require_room
 from ptxgen.target import FULL_WARP, MAX_STATIC_SHARED, WARP_SIZE

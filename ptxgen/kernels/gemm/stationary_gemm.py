@@ -1,5 +1,5 @@
 """`stationary_{format}_gemm`: its settings and what follows from them, then how a block of threads goes along k, and in which
-order sums are added. Its activations in registers are held_halves.py's."""
+order sums are added. Its activations in registers are held_f16.py's."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ptxgen.dsl.memory import Element, Index
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemm.block_grid import BlockGrid, BlockPlace, added, apart, matrices_of, moved, require_shares
-from ptxgen.kernels.gemm.half_gemm_type import SUM_UNITS, F16GemmType
-from ptxgen.kernels.gemm.half_products import WindowProducts
-from ptxgen.kernels.gemm.held_halves import ABREAST, HeldWindow
-from ptxgen.kernels.gemm.staged_halves import PIECE
+from ptxgen.kernels.gemm.f16_gemm_type import SUM_UNITS, F16GemmType
+from ptxgen.kernels.gemm.f16_products import WindowProducts
+from ptxgen.kernels.gemm.held_f16 import ABREAST, HeldWindow
+from ptxgen.kernels.gemm.staged_f16 import PIECE
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES, StagedWeights, TileLayout
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
 from ptxgen.kernels.gemv.iteration import advance, when_below
-from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW
+from ptxgen.kernels.quantize.f16_split import STEPS, TILE, WINDOW
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.segments import MatrixOfBlock
 from ptxgen.kernels.shape import require, require_room

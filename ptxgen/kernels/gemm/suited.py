@@ -10,17 +10,17 @@ from typing import Any, Final, TypeVar
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.formats import Format
 from ptxgen.kernels.gemm.block_grid import LARGEST_TILE
-from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
-from ptxgen.kernels.gemm.held_halves import ABREAST
+from ptxgen.kernels.gemm.f16_mma_gemm import HalfMmaGemm
+from ptxgen.kernels.gemm.held_f16 import ABREAST
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
-from ptxgen.kernels.gemm.staged_digits import COLUMN_TILE
-from ptxgen.kernels.gemm.staged_halves import SplitStageLayout
+from ptxgen.kernels.gemm.staged_f16 import SplitStageLayout
+from ptxgen.kernels.gemm.staged_planes import COLUMN_TILE
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES
 from ptxgen.kernels.gemm.stationary_gemm import MOST_COLUMNS, StationaryGemm
 from ptxgen.kernels.gemm.weight_tile import STEP, TILE_ROWS
 from ptxgen.kernels.gemm.wgmma_gemm import COLUMNS, WgmmaGemm
-from ptxgen.kernels.quantize.activation_digits import BLOCK
-from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, windows_of
+from ptxgen.kernels.quantize.f16_split import TILE, WINDOW, windows_of
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.kernels.suited import MULTIPROCESSORS
 from ptxgen.target import HOPPER, WARP_SIZE
 

@@ -1,5 +1,5 @@
 """`wgmma_{format}_gemm`: its settings and what follows from them. How a block of threads works stands in warpgroup_tile.py,
-where it finds its activations in staged_halves.py."""
+where it finds its activations in staged_f16.py."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemm.block_grid import BlockGrid, matrices_of, require_shares
-from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, SUM_UNITS, F16GemmType
+from ptxgen.kernels.gemm.f16_gemm_type import CATALOGUED, SUM_UNITS, F16GemmType
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES
 from ptxgen.kernels.gemm.warpgroup_tile import WarpgroupBlock, WarpgroupTile
-from ptxgen.kernels.quantize.activation_halves import STEPS, WINDOW
+from ptxgen.kernels.quantize.f16_split import STEPS, WINDOW
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require, require_room
 from ptxgen.target import HOPPER, WARPGROUP_SIZE, Target

@@ -1,5 +1,5 @@
 """The blocks of threads of a GEMV on int8 planes that multiply matrices of one format: their settings, and the sizes that
-follow from these. How they go along a row stands in chunks.py, turns.py and weight_ring.py."""
+follow from these. How they go along a row stands in chunks.py, row_groups.py and weight_pipeline.py."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.fragments import Fragments
-from ptxgen.kernels.gemv.ring_layout import LINE, PIECE, RingLayout
-from ptxgen.kernels.gemv.shared_digits import Layout, chunks, dynamic_bytes
+from ptxgen.kernels.gemv.pipeline_layout import LINE, PIECE, RingLayout
+from ptxgen.kernels.gemv.shared_planes import Layout, chunks, dynamic_bytes
 from ptxgen.kernels.gemv.source import PlaneSource
 from ptxgen.kernels.segments import BlockMatrix, LastMatrix, MatrixOfBlock
 from ptxgen.kernels.shape import require
@@ -176,7 +176,7 @@ class Blocks:
         return self.source.static_bytes + self.block_rows * self.kept_bytes
 
     @cached_property
-    def ring_layout(self) -> RingLayout:
+    def pipeline_layout(self) -> RingLayout:
         """The ring of a warp."""
         return RingLayout(self.fragments, self.rows_per_warp, self.turns, self.ring)
 
@@ -187,12 +187,12 @@ class Blocks:
 
     def ringed_bytes(self, count: int) -> int:
         """Bytes of shared memory that all activations and rings of so many slots take."""
-        return self.ring_start + self.num_warps * replace(self.ring_layout, asked=count).bytes
+        return self.ring_start + self.num_warps * replace(self.pipeline_layout, asked=count).bytes
 
     def fits_ring(self, count: int) -> bool:
         """Whether a ring can have so many slots, and a warp its rows."""
         room = self.ringed_bytes(count) + self.static_bytes <= RING_SHARED
-        return self.ring_layout.aligned and room and self.warp_results <= self.most_results[0]
+        return self.pipeline_layout.aligned and room and self.warp_results <= self.most_results[0]
 
     # What is refused
 
@@ -228,7 +228,7 @@ class Blocks:
             raise ArgumentError(
                 f"{self.name}: with a ring, which is filled before the launch before has ended, pdl must be False"
             )
-        if not self.ring_layout.aligned:
+        if not self.pipeline_layout.aligned:
             raise ArgumentError(
                 f"{self.name}: ring must be 0 where rows are no whole pieces of {PIECE} bytes, as those of k={self.k}"
             )

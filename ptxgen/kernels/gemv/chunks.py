@@ -16,10 +16,10 @@ from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane
-from ptxgen.kernels.gemv.shared_digits import Layout, SharedDigits, chunks, rows_at_once
+from ptxgen.kernels.gemv.shared_planes import Layout, SharedDigits, chunks, rows_at_once
 from ptxgen.kernels.gemv.source import PlaneSource
-from ptxgen.kernels.quantize import activation_digits
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize import int8_planes
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.target import MAX_REGISTERS, MAX_STATIC_SHARED, REGISTERS
 from ptxgen.types import F32, U8
 
@@ -35,7 +35,7 @@ LONG_STEP: Final = 224
 
 FEW_ROWS: Final = 8 * BLOCK
 """Rows of a matrix that is as good as any where a step is measured. A row of so many values is whole blocks of any format: the
-rows that a kernel asks the cache for (asked_rows.py) have as many values as this one has rows."""
+rows that a kernel asks the cache for (l2_prefetch.py) have as many values as this one has rows."""
 
 Raw = list[tuple[Value, ...]]
 """What was loaded of the fragments of a step, by row of the warp."""
@@ -92,7 +92,7 @@ def step_size(blocks: Blocks) -> StepSize:
 def _step_size(blocks: Blocks) -> StepSize:
     """Counted in a step that is written for nobody."""
     row = read(U8, blocks.n, blocks.format.row_bytes(blocks.k), constant=True)
-    planes = activation_digits.arrays(blocks.tokens, blocks.digits, blocks.k, "in")
+    planes = int8_planes.arrays(blocks.tokens, blocks.digits, blocks.k, "in")
     signature = {**dict.fromkeys(blocks.weights, row), **blocks.source.signature({**planes})}
     k = KernelBuilder("step", signature, LaunchConfig(blocks.count, blocks.threads, dynamic_shared=blocks.asked_for))
     rows = rows_at_once(blocks.format, blocks.k, blocks.tokens, blocks.digits)

@@ -10,11 +10,11 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED, Int8GemvType
 from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane
 from ptxgen.kernels.gemv.iteration import advance
-from ptxgen.kernels.gemv.lane_digits import GlobalDigitArrays, GlobalDigits
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.gemv.lane_planes import GlobalDigitArrays, GlobalDigits
+from ptxgen.kernels.gemv.plane_gemv_type import PACKED, Int8GemvType
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE

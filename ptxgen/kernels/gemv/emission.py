@@ -11,10 +11,10 @@ from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.chunks import Chunk, ChunkLoop, Warp, loops
 from ptxgen.kernels.gemv.epilogue import Store
-from ptxgen.kernels.gemv.shared_digits import Layout, chunks, rows_at_once
+from ptxgen.kernels.gemv.row_groups import Turns
+from ptxgen.kernels.gemv.shared_planes import Layout, chunks, rows_at_once
 from ptxgen.kernels.gemv.suited import loads_rows_first
-from ptxgen.kernels.gemv.turns import Turns
-from ptxgen.kernels.gemv.weight_ring import WeightRing
+from ptxgen.kernels.gemv.weight_pipeline import WeightRing
 
 
 def emit(k: KernelBuilder, blocks: Blocks, store: Store, *, holds_next: bool) -> None:

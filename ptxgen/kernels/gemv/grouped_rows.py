@@ -9,12 +9,12 @@ from contextlib import nullcontext
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Element
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.collective.digit_message import DigitMessage
+from ptxgen.kernels.collective.plane_message import DigitMessage
 from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.chunks import Warp
 from ptxgen.kernels.gemv.epilogue import Chain
 from ptxgen.kernels.gemv.planes import GroupLane, Planes, groups_of_block
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.target import FULL_WARP, WARP_SIZE
 from ptxgen.types import F32, U32
 

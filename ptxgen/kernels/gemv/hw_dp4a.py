@@ -22,12 +22,12 @@ from ptxgen.formats import REPACKED, Format, find
 from ptxgen.kernels.accuracy import with_outlier
 from ptxgen.kernels.gemv import emission, epilogue
 from ptxgen.kernels.gemv.blocks import Blocks
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED_WITH_REPACKED, Int8GemvType, relative_bound, runs
 from ptxgen.kernels.gemv.epilogue import Arrays, Epilogue, Float64, Store, StoredRows
 from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.grouped_rows import GroupedRows
 from ptxgen.kernels.gemv.leave_norm import LeaveNorm
 from ptxgen.kernels.gemv.matrices import Fused, FusedWithAnother, GateAndUp, MatrixOperand, OneMatrix
+from ptxgen.kernels.gemv.plane_gemv_type import PACKED_WITH_REPACKED, Int8GemvType, relative_bound, runs
 from ptxgen.kernels.gemv.planes import Planes
 from ptxgen.kernels.gemv.residual import AddResidual
 from ptxgen.kernels.gemv.samples import NARROW, of_one_matrix
@@ -36,7 +36,7 @@ from ptxgen.kernels.gemv.source import PlaneSource
 from ptxgen.kernels.gemv.suited import RING_ROOM, late_from, most_registers
 from ptxgen.kernels.gemv.swiglu import SwiGlu
 from ptxgen.kernels.gemv.tokens import Batch, OneToken
-from ptxgen.kernels.quantize.activation_digits import quantize
+from ptxgen.kernels.quantize.int8_planes import quantize
 from ptxgen.kernels.registry import register
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
@@ -59,8 +59,8 @@ class HwDp4aGemv(Int8GemvType):
     stream of weights: the loads of the first `ahead` steps are issued before the activations are touched; with `pdl` before
     the wait for the kernel that writes them (programmatic dependent launch, sm_90 and later), which takes more registers:
     between other kernels it is slower. With `turns` a warp takes so many times as many rows, some after others, while the
-    activations stay in shared memory (turns.py), which must hold all of a single row's. With `ring` weights are copied ahead
-    into so many slots of shared memory a warp (weight_ring.py), on sm_90 and later, where `ahead` says nothing; with
+    activations stay in shared memory (row_groups.py), which must hold all of a single row's. With `ring` weights are copied
+    ahead into so many slots of shared memory a warp (weight_pipeline.py), on sm_90 and later, where `ahead` says nothing; with
     `holds_next`, too, the next launch may start when the blocks have their sums, and not at once."""
 
     # One warp, or share of it, has a row to itself.

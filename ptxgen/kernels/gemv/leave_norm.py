@@ -17,13 +17,13 @@ from ptxgen.dsl.memory import Element
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
-from ptxgen.kernels.collective.digit_message import DigitMessage
-from ptxgen.kernels.gemv.asked_rows import BORROWED, AskedRows
+from ptxgen.kernels.collective.plane_message import DigitMessage
 from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.epilogue import Exact, Float64
+from ptxgen.kernels.gemv.l2_prefetch import BORROWED, AskedRows
 from ptxgen.kernels.gemv.planes import Planes
 from ptxgen.kernels.norm.squares import exact_squares, group_squares, squares_bound
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.kernels.shape import require_of
 from ptxgen.types import F32
 
@@ -35,7 +35,7 @@ class LeaveNorm(Planes):
     (norm/squares.py) makes it.
 
     asks: of two matrices of n columns and asks_of rows, next_w and next_w2: u8[asks_of, row_bytes], which the next launch
-    multiplies, so many rows are prefetched into the L2 cache, each asks_every behind the one before (asked_rows.py). No bit
+    multiplies, so many rows are prefetched into the L2 cache, each asks_every behind the one before (l2_prefetch.py). No bit
     depends on it. 0: none, and there are no such arguments."""
 
     suffix: ClassVar[str] = "_normed"

@@ -13,7 +13,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.blocks import MOST_RESIDENT, Blocks
 from ptxgen.kernels.gemv.samples import NARROW
-from ptxgen.kernels.gemv.shared_digits import chunks
+from ptxgen.kernels.gemv.shared_planes import chunks
 from ptxgen.kernels.shape import require_of
 from ptxgen.types import F32, U8
 

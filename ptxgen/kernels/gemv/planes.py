@@ -14,12 +14,12 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Work
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.collective.digit_message import DigitMessage
+from ptxgen.kernels.collective.plane_message import DigitMessage
 from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.epilogue import Arrays, Epilogue, Exact, Float64
-from ptxgen.kernels.quantize import activation_digits
-from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST
-from ptxgen.kernels.quantize.digit_bounds import digit_bounds
+from ptxgen.kernels.quantize import int8_planes
+from ptxgen.kernels.quantize.int8_planes import BLOCK, LARGEST
+from ptxgen.kernels.quantize.plane_bounds import plane_bounds
 from ptxgen.kernels.quantize.quantize import Quantize, write_digits
 from ptxgen.kernels.shape import require, require_of
 from ptxgen.target import WARP_SIZE
@@ -67,7 +67,7 @@ class Planes(Epilogue):
         return ("counters",) if blocks.block_rows % BLOCK else ()
 
     def signature(self, blocks: Blocks, arguments: Signature) -> Signature:
-        made = activation_digits.arrays(1, self.out_digits, blocks.n, "out")
+        made = int8_planes.arrays(1, self.out_digits, blocks.n, "out")
         counters = {name: update(U32, blocks.n // BLOCK, zeros=True) for name in self.scratch(blocks)}
         return {**arguments, **{PREFIX + name: array for name, array in made.items()}, **counters}
 
@@ -108,12 +108,12 @@ class Planes(Epilogue):
 
     def planes_of(self, y: Float64) -> Arrays:
         """The planes of values f64[n] that are quantised, by the names of the arguments."""
-        quantised = activation_digits.quantize(y.reshape(1, -1), self.out_digits)
+        quantised = int8_planes.quantize(y.reshape(1, -1), self.out_digits)
         return {PREFIX + name: array for name, array in quantised._asdict().items()}
 
     def plane_bounds(self, y: Float64, bound: Float64) -> Arrays:
         """How far these may be from `planes_of(y)`, of any f32 values within `bound` of y."""
-        bounds = digit_bounds(y.reshape(1, -1), bound.reshape(1, -1), self.out_digits)
+        bounds = plane_bounds(y.reshape(1, -1), bound.reshape(1, -1), self.out_digits)
         return {PREFIX + name: array for name, array in bounds.items()}
 
     def _counters_again(self, blocks: Blocks) -> Arrays:
@@ -121,7 +121,7 @@ class Planes(Epilogue):
         return {name: np.zeros(blocks.n // BLOCK) for name in self.scratch(blocks)}
 
     def inputs(self, blocks: Blocks, rng: np.random.Generator) -> dict[str, Any]:
-        unwritten = activation_digits.unwritten(1, self.out_digits, blocks.n)
+        unwritten = int8_planes.unwritten(1, self.out_digits, blocks.n)
         inputs: dict[str, Any] = {PREFIX + name: array for name, array in unwritten.items()}
         return inputs | {name: np.zeros(blocks.n // BLOCK, np.uint32) for name in self.scratch(blocks)}
 

@@ -15,7 +15,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.collective.all_gather import MOST_RANKS
-from ptxgen.kernels.collective.digit_message import (
+from ptxgen.kernels.collective.plane_message import (
     DigitMessage,
     message_arguments,
     message_bounds,
@@ -23,13 +23,13 @@ from ptxgen.kernels.collective.digit_message import (
     message_reference,
     word_of_lanes,
 )
-from ptxgen.kernels.collective.digit_words import DigitWords
+from ptxgen.kernels.collective.plane_words import DigitWords
 from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.epilogue import Arrays
 from ptxgen.kernels.gemv.planes import PREFIX, GroupLane, Planes
-from ptxgen.kernels.gemv.received_digits import in_parts
+from ptxgen.kernels.gemv.received_planes import in_parts
 from ptxgen.kernels.gemv.source import PlaneSource
-from ptxgen.kernels.quantize.activation_digits import BLOCK, ActivationDigits
+from ptxgen.kernels.quantize.int8_planes import BLOCK, ActivationDigits
 from ptxgen.kernels.quantize.quantize import LANE_VALUES, block_integers, digits_of
 from ptxgen.kernels.shape import require_of
 from ptxgen.types import U32, U64
@@ -42,7 +42,7 @@ class SendPlanes(Planes):
 
     y_digits: s8[1, out_digits, ranks * n], y_scales: f32[1, ranks * n / 32], y_sums: s32[1, ranks * n / 32]: of the whole row,
     of which the places of this rank's part are written. y_numbers, y_inbox, y_inboxes and rank: see
-    collective/digit_message.py; a kernel with `row_parts` takes the first number, and the inbox. A launch on each rank is one
+    collective/plane_message.py; a kernel with `row_parts` takes the first number, and the inbox. A launch on each rank is one
     message (LaunchConfig.ranks); between two there must be another gather: send_digits says why."""
 
     suffix: ClassVar[str] = "_sent"

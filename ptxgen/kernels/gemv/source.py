@@ -16,13 +16,13 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import gamma
 from ptxgen.kernels.collective.all_gather import MOST_RANKS
-from ptxgen.kernels.collective.digit_words import DigitWords
+from ptxgen.kernels.collective.plane_words import DigitWords
 from ptxgen.kernels.gemv.fragments import FragmentLane
-from ptxgen.kernels.gemv.received_digits import ReceivedDigits, in_parts, received_arguments, whole_row
-from ptxgen.kernels.gemv.shared_digits import Layout, NormOfReader, SharedDigits
+from ptxgen.kernels.gemv.received_planes import ReceivedDigits, in_parts, received_arguments, whole_row
+from ptxgen.kernels.gemv.shared_planes import Layout, NormOfReader, SharedDigits
 from ptxgen.kernels.norm.rmsnorm import root_units
 from ptxgen.kernels.norm.squares import total_chain
-from ptxgen.kernels.quantize.activation_digits import BLOCK, values
+from ptxgen.kernels.quantize.int8_planes import BLOCK, values
 from ptxgen.kernels.shape import require_of
 from ptxgen.types import F32, U32, U64
 

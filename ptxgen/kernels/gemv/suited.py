@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 from ptxgen.dsl.launch_config import RING_SHARED
 from ptxgen.formats import Format, find
 from ptxgen.kernels.gemv.blocks import Blocks
-from ptxgen.kernels.gemv.shared_digits import chunks
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.gemv.shared_planes import chunks
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.kernels.suited import MULTIPROCESSORS
 from ptxgen.target import WARP_SIZE
 
@@ -127,7 +127,7 @@ def swiglu(gate: Blocks, multiprocessors: int = MULTIPROCESSORS) -> Settings | N
     multiprocessors idle. A block has as many warps as let all groups be there at once. Where there are too many groups for
     that, blocks share them, so that each of those that are there at once has as many rows. Where memory bounds the product,
     there are not too many, and registers are enough (TWO_PAIRS), eight warps of two pairs, in two rounds: with what is asked
-    for ahead (asked_rows.py) they won 53 us of 2844 of the 8B in Q8_0 and 8 of 618 of the 1B (H100), without 9 of 2213 (H200);
+    for ahead (l2_prefetch.py) they won 53 us of 2844 of the 8B in Q8_0 and 8 of 618 of the 1B (H100), without 9 of 2213 (H200);
     the 592 groups of the 7B lost 13 of 2703."""
     groups, shares = gate.n // BLOCK, gate.fragments.shares
 
@@ -205,7 +205,7 @@ def ring_of_swiglu(blocks: Blocks, multiprocessors: int = MULTIPROCESSORS) -> Ri
     wider = replace(blocks, num_warps=max(USUAL, blocks.num_warps), ring=0)
     fits = wider.count <= blocks_at_once(wider.threads, wider.threads_at_once, multiprocessors)
     settings = {"num_warps": USUAL, **NO_RING} if blocks.num_warps < USUAL and fits else {}
-    return Ring(settings, most=3 if blocks.ring_layout.parts > 1 else 2)
+    return Ring(settings, most=3 if blocks.pipeline_layout.parts > 1 else 2)
 
 
 LEAST_RINGED: Final = 6 << 20

@@ -19,8 +19,8 @@ from ptxgen.kernels.accuracy import UNIT, with_outlier
 from ptxgen.kernels.norm.row import THREADS, NormRow, scaled
 from ptxgen.kernels.norm.split_rows import MANY_ROWS, SplitRows
 from ptxgen.kernels.norm.squares import GROUP_TREE, inverse_root, row_squares, total_chain
-from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.quantize.forms import F16Split, Int8Planes, OutputForm, form_name, form_of, require_form
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.kernels.quantize.quantize import write_digits
 from ptxgen.kernels.registry import GIVEN, Given, register
 from ptxgen.types import F32

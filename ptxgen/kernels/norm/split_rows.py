@@ -12,8 +12,8 @@ from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.norm.row import THREADS, NormRow, scaled
-from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, tiles_of, windows_of
-from ptxgen.kernels.quantize.pack_halves import LANES, RUN, LaneRun, lane_runs, write_halves, write_staged_halves
+from ptxgen.kernels.quantize.f16_split import TILE, WINDOW, tiles_of, windows_of
+from ptxgen.kernels.quantize.pack_f16 import LANES, RUN, LaneRun, lane_runs, write_halves, write_staged_halves
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 

@@ -14,7 +14,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import gamma
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 

@@ -17,7 +17,7 @@ from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError, NoRoom
 from ptxgen.formats import find
-from ptxgen.kernels.gemv.shared_digits import Layout
+from ptxgen.kernels.gemv.shared_planes import Layout
 from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW
 from ptxgen.kernels.norm.row import THREADS
 from ptxgen.kernels.persistent.part_table import PartTable, StreamPart
@@ -28,8 +28,8 @@ from ptxgen.kernels.persistent.segments import PIECE, Segments
 from ptxgen.kernels.persistent.staged_activations import StagedActivations, layout_for
 from ptxgen.kernels.persistent.stages import Goal, Source, Stage, StageMatrix
 from ptxgen.kernels.persistent.weight_stream import WeightStream
-from ptxgen.kernels.quantize import activation_digits
-from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST
+from ptxgen.kernels.quantize import int8_planes
+from ptxgen.kernels.quantize.int8_planes import BLOCK, LARGEST
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import ALL, WARP_SIZE, Target
@@ -174,7 +174,7 @@ class PersistentLayer(KernelType):
             "x": update(F32, self.hidden),
             "gated": write(F32, self.ffn),
             **{matrix.result: write(F32, matrix.n) for matrix in self._following},
-            **activation_digits.arrays(1, self.attended_digits, self.attended, "in"),
+            **int8_planes.arrays(1, self.attended_digits, self.attended, "in"),
         }
         for stage in self.stages:
             if stage.gamma:
@@ -255,7 +255,7 @@ class PersistentLayer(KernelType):
         """A stream of size 1, activations of which one is massive, and weights that keep the size."""
         from ptxgen.kernels.accuracy import with_outlier
 
-        attended = activation_digits.quantize(with_outlier(rng, 1, self.attended), self.attended_digits)
+        attended = int8_planes.quantize(with_outlier(rng, 1, self.attended), self.attended_digits)
         given: dict[str, Any] = {
             "x": rng.standard_normal(self.hidden).astype(np.float32),
             "gated": np.zeros(self.ffn, np.float32),

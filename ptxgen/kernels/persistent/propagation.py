@@ -15,7 +15,7 @@ from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.norm.rmsnorm import rms_bound, rms_normalised
 from ptxgen.kernels.norm.row import NormRow
 from ptxgen.kernels.persistent.stages import Stage, StageMatrix
-from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, values
+from ptxgen.kernels.quantize.int8_planes import BLOCK, LARGEST, values
 
 Vector = NDArray[np.float64]
 

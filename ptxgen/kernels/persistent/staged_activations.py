@@ -11,9 +11,9 @@ from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.fragments import FragmentLane
-from ptxgen.kernels.gemv.shared_digits import PADDED, PIECE, Layout, SharedLaneDigits, digits_before, padding
+from ptxgen.kernels.gemv.shared_planes import PADDED, PIECE, Layout, SharedLaneDigits, digits_before, padding
 from ptxgen.kernels.norm.squares import inverse_root, row_squares
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.kernels.quantize.quantize import LANE_VALUES, block_integers, digits_of, packed
 from ptxgen.types import F32, U32
 

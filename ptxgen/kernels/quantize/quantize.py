@@ -1,5 +1,5 @@
 """`q8_quantize`, `q16_quantize` and `q24_quantize`: f32 activations to int8 digits; `write_digits` for the kernels that do it
-to values of their own. What the digits mean is said in activation_digits.py."""
+to values of their own. What the digits mean is said in int8_planes.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import OUTLIER
-from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, arrays, quantize, unwritten
+from ptxgen.kernels.quantize.int8_planes import BLOCK, LARGEST, arrays, quantize, unwritten
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import MOST_ROWS, require
 from ptxgen.types import F32, S32, U32
@@ -41,7 +41,7 @@ class Quantize(KernelType):
     sums of the blocks' integers. q8: x ~ scale * a, a in -127..127. q16: x ~ scale * (256 a + b), in -32639..32639. q24:
     x ~ scale * (65536 a + 256 b + c), in -8355711..8355711. Each array is contiguous and 16-byte aligned; n is a multiple of
     32. A sum is at most 32 * 8355711, so it overflows for no input. For zeros, infinities, NaN and how far x is from what
-    stands for it see activation_digits.quantize."""
+    stands for it see int8_planes.quantize."""
 
     count: int = field(metadata=HIDDEN)
     n: int

@@ -25,8 +25,8 @@ from ptxgen.formats import FORMATS
 from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.quantize.quantize import Quantize
-from tests.executor.model import test_gathered_digits as fused
-from tests.executor.model.test_early_launches import CONTEXT, decoded
+from tests.executor.model import test_gathered_planes as fused
+from tests.executor.model.test_dependent_launches import CONTEXT, decoded
 from tests.synthetic import Q, write_model
 
 PIPELINED = HwDp4aGemv(format=FORMATS["Q8_0"], k=1024, n=53, digits=1, num_warps=2, turns=8, ring=2)

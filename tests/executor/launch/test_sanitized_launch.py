@@ -23,7 +23,7 @@ from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.types import F32
-from tests.executor.launch.early_chain import results
+from tests.executor.launch.dependent_chain import results
 from tests.executor.launch.fake import NoModules, RememberingDevice
 from tests.executor.launch.kernels import Accumulate, ReadsBeyond, Scale
 from tests.ptxgen.kernels import gemvs
@@ -47,7 +47,7 @@ class WritesItsInput(Accumulate):
 class Early(Scale):
     """y = w x, f32[n], started early; waits: in time."""
 
-    name = "test_early"
+    name = "test_dependent_launch"
     least_sm = 90
     waits: bool = True
 
@@ -128,8 +128,8 @@ def test_a_kernel_that_a_graph_starts_early_must_wait(waits: bool) -> None:
             graph.replay()
         load, store, end = map(str, caught.value.findings)
         assert "ends, and none of its threads has waited" in end
-        assert load.startswith("unordered: test_early, thread (0,0,0) of block (0,0,0) reads")
-        assert store.startswith("unordered: test_early, thread (0,0,0) of block (0,0,0) writes")
+        assert load.startswith("unordered: test_dependent_launch, thread (0,0,0) of block (0,0,0) reads")
+        assert store.startswith("unordered: test_dependent_launch, thread (0,0,0) of block (0,0,0) writes")
         assert "byte 0 of x as x" in load
         assert "byte 0 of y as y" in store
 
@@ -138,7 +138,7 @@ def test_a_kernel_that_a_graph_starts_early_must_wait(waits: bool) -> None:
 def test_a_chain_of_gemvs_that_start_early_is_clean_and_gives_the_bits_of_one_that_does_not(
     kind: Make,
 ) -> None:
-    """On a GPU: tests/gpu/test_early_gpu.py."""
+    """On a GPU: tests/gpu/test_dependent_gpu.py."""
     more: dict[str, Any] = {"m": 2} if kind is gemvs.batched else {}
     kernel = kind(format=FORMATS["Q4_0"], k=256, n=3, num_warps=2, rows_per_warp=1, **more)
     with open_device("emulator", sanitize=True) as device:

@@ -29,7 +29,7 @@ from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
 from ptxgen.kernels.gemv.mwv import FOR_SEVERAL, MwvGemv
-from tests.executor.layers.plain_halves import PlainHalvesGemm
+from tests.executor.layers.plain_f16_split import PlainHalvesGemm
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
 

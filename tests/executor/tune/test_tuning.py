@@ -26,7 +26,7 @@ from ptxgen.formats import FORMATS
 from ptxgen.kernels import registry
 from ptxgen.kernels.compose import for_rows
 from ptxgen.kernels.gemm import suited
-from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
+from ptxgen.kernels.gemm.f16_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemv.basic import Gemv
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.mwv import FOR_SEVERAL, MwvGemv
@@ -264,7 +264,7 @@ def test_kernels_on_halves_are_chosen_for_several_rows_and_never_where_bits_must
         for one_row in (chosen.choose(Q4_K, 4096, 64), chosen.with_rules("batch_invariant").choose(Q4_K, 4096, 64, rows=5)):
             assert one_row.kernel == default_strategy(Q4_K, precision).make(4096, 64)
     flagged = profile(two, one, precision="fast").choose(Q4_K, 4096, 64, accurate=True, rows=5)
-    assert flagged.kernel.activation_halves == HalfForm(2, 64)
+    assert flagged.kernel.activation_f16_split == HalfForm(2, 64)
 
 
 def test_a_shape_that_was_not_measured_gets_for_several_rows_what_was_fastest_for_the_nearest_one() -> None:

@@ -20,7 +20,7 @@ from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, REPACKED
-from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
+from ptxgen.kernels.gemm.f16_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.mwv import MwvGemv

@@ -9,7 +9,7 @@ import pytest
 
 from ptxgen.conformance.before_wait import before_wait
 from ptxgen.dsl.arguments import update
-from ptxgen.dsl.early_start import BeforeWait, NextStarts, promised
+from ptxgen.dsl.dependent_launch import BeforeWait, NextStarts, promised
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.compose import pipeline_weights, start_early

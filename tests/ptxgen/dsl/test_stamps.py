@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ptxgen import emulator
-from ptxgen.conformance.early_start import violations
+from ptxgen.conformance.dependent_launch import violations
 from ptxgen.dsl.arguments import Signature, write
 from ptxgen.dsl.build import build
 from ptxgen.dsl.builder import KernelBuilder

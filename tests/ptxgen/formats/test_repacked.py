@@ -16,7 +16,7 @@ from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, REPACKED, RepackedFormat, find
-from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
+from ptxgen.kernels.gemm.f16_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemv.basic import Gemv
 from ptxgen.kernels.gemv.chunked_tiled import ChunkedTiledGemv

@@ -15,10 +15,10 @@ from ptxgen.formats import FORMATS
 from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.gemv import emission
 from ptxgen.kernels.gemv.chunks import loops
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.shared_digits import MOST_SHARED, Layout, chunks, dynamic_bytes, padding, rows_at_once
-from ptxgen.kernels.quantize.activation_digits import LARGEST, quantize, values
+from ptxgen.kernels.gemv.plane_gemv_type import PACKED
+from ptxgen.kernels.gemv.shared_planes import MOST_SHARED, Layout, chunks, dynamic_bytes, padding, rows_at_once
+from ptxgen.kernels.quantize.int8_planes import LARGEST, quantize, values
 from ptxgen.kernels.registry import find
 from ptxgen.target import MAX_STATIC_SHARED, Target
 from ptxgen.toolchain.assemble import assemble

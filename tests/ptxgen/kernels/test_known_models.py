@@ -10,8 +10,8 @@ import pytest
 from executor.base.disk_cache import DiskCache
 from executor.base.environment import settings
 from ptxgen.dsl.kernel_type import KernelType
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.gemv.plane_gemv_type import PACKED
 from ptxgen.kernels.known_models import KNOWN_MODELS, kernels, matrices
 from ptxgen.kernels.registry import find
 from ptxgen.target import ALL, Target

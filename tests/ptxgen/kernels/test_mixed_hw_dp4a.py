@@ -12,7 +12,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, Format
 from ptxgen.kernels.compose import fuse_horizontally
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.shared_digits import Layout
+from ptxgen.kernels.gemv.shared_planes import Layout
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble

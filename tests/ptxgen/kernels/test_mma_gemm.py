@@ -11,8 +11,8 @@ import pytest
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemm import suited
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED
-from ptxgen.kernels.quantize.activation_digits import quantize
+from ptxgen.kernels.gemv.plane_gemv_type import PACKED
+from ptxgen.kernels.quantize.int8_planes import quantize
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble

@@ -12,7 +12,7 @@ from ptxgen.formats import ALL
 from ptxgen.kernels.compose import complete_norm, for_rows, fuse_horizontally
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
-from ptxgen.kernels.quantize.activation_digits import BLOCK, unwritten
+from ptxgen.kernels.quantize.int8_planes import BLOCK, unwritten
 from ptxgen.kernels.quantize.quantize import Quantize
 from tests.ptxgen.kernels import gemvs
 from tests.ptxgen.kernels.checking import run

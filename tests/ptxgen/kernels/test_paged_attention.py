@@ -20,7 +20,7 @@ from ptxgen.kernels.attention.paged_last_block import PagedAttentionLastBlock
 from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
 from ptxgen.kernels.attention.split import SequenceSplit
 from ptxgen.kernels.attention.suited import suited
-from ptxgen.kernels.quantize.activation_digits import quantize, unwritten
+from ptxgen.kernels.quantize.int8_planes import quantize, unwritten
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.module import emit

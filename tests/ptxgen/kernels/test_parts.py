@@ -27,8 +27,8 @@ from ptxgen.kernels.compose import (
     send_part,
 )
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.received_digits import in_parts
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.gemv.received_planes import in_parts
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.kernels.quantize.quantize import Quantize
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble

@@ -15,7 +15,7 @@ from ptxgen.formats import ALL
 from ptxgen.kernels.compose import defer_norm, fuse_swiglu
 from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels import gemvs
 from tests.ptxgen.kernels.checking import run

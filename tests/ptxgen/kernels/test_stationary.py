@@ -15,7 +15,7 @@ from ptxgen.formats import Format
 from ptxgen.formats import find as find_format
 from ptxgen.kernels.compose import add_residual, fuse_horizontally, start_early
 from ptxgen.kernels.gemm import suited
-from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
+from ptxgen.kernels.gemm.f16_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES
 from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
 from ptxgen.kernels.registry import find

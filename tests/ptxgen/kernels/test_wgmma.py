@@ -11,11 +11,11 @@ import pytest
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.compose import add_residual, fuse_horizontally
 from ptxgen.kernels.gemm import suited
-from ptxgen.kernels.gemm.half_gemm_type import IN_HALVES
+from ptxgen.kernels.gemm.f16_gemm_type import IN_HALVES
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES
 from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
 from ptxgen.kernels.gemm.wgmma_gemm import WINDOWED, WgmmaGemm
-from ptxgen.kernels.quantize.activation_halves import pack
+from ptxgen.kernels.quantize.f16_split import pack
 from ptxgen.kernels.registry import find
 from ptxgen.kernels.suited import MULTIPROCESSORS
 from ptxgen.target import HOPPER, Target
@@ -27,7 +27,7 @@ from tests.ptxgen.kernels.running import assert_matches_reference, emulate, inpu
 
 def y_of(kernel: WgmmaGemm, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     y = np.full((len(x), kernel.n), np.nan, np.float32)
-    arguments: dict[str, Any] = {"y": y, "w": w, **pack(x, kernel.activation_halves)._asdict()}
+    arguments: dict[str, Any] = {"y": y, "w": w, **pack(x, kernel.activation_f16_split)._asdict()}
     return emulate(kernel, arguments, sanitize=False)[0]["y"]
 
 

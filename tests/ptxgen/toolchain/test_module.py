@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from ptxgen.conformance.early_start import violations
+from ptxgen.conformance.dependent_launch import violations
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.errors import PtxGenError
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
