@@ -30,7 +30,7 @@ _MAX_SHARED = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 103: 227, 120
 
 EARLY_SM: Final = 90
 """The oldest GPU on which a kernel can start before its predecessor has ended: programmatic dependent launch."""
-RING_SHARED: Final = 224 * 1024
+PIPELINE_SHARED: Final = 224 * 1024
 """Bytes of shared memory that a kernel `with_weight_ring` may ask for: nearly all that a block may have on sm_90 and sm_100."""
 
 # What every driver that CUDA 13 runs on accepts (580 and later).

@@ -12,7 +12,7 @@ from typing import Final
 from executor.base.environment_values import on
 from executor.base.environment_variable import EnvironmentVariable
 from ptxgen.errors import ArgumentError
-from ptxgen.target import DEFAULT, EARLY_SM, RING_SHARED, Target
+from ptxgen.target import DEFAULT, EARLY_SM, PIPELINE_SHARED, Target
 
 
 class Usually(Enum):
@@ -129,7 +129,7 @@ _ROWS: Final = (
         "prefetches a GEMV's weights into shared memory before the previous kernel has ended",
         Usually.MEASURED,
         sm=EARLY_SM,
-        shared=RING_SHARED,
+        shared=PIPELINE_SHARED,
         required=True,
     ),
     Rule(

@@ -20,7 +20,7 @@ from ptxgen.dsl.arguments import (
     update,
     write,
 )
-from ptxgen.dsl.launch_config import EARLY_SM, RING_SHARED, LaunchConfig
+from ptxgen.dsl.launch_config import EARLY_SM, PIPELINE_SHARED, LaunchConfig
 from ptxgen.dsl.parts import part_parameters
 from ptxgen.errors import ArgumentError
 from ptxgen.target import ALL, DEFAULT, FIRST_PTX, Target
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # The kernels of users import the names of arguments.py and launch_config.py from here, too.
 __all__ = [
-    "EARLY_SM", "HIDDEN", "MOST_CODE", "RING_SHARED", "Argument", "Array", "Direction", "HalfForm", "KernelType",
+    "EARLY_SM", "HIDDEN", "MOST_CODE", "PIPELINE_SHARED", "Argument", "Array", "Direction", "HalfForm", "KernelType",
     "LaunchConfig", "Scalar", "Signature", "Work", "addresses", "is_whole", "read", "update", "write",
 ]  # fmt: skip
 

@@ -9,7 +9,7 @@ from ptxgen.dsl.arguments import is_whole
 from ptxgen.errors import ArgumentError
 from ptxgen.target import EARLY_SM as EARLY_SM
 from ptxgen.target import MAX_REGISTERS
-from ptxgen.target import RING_SHARED as RING_SHARED
+from ptxgen.target import PIPELINE_SHARED as PIPELINE_SHARED
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""Activation halves in the shared memory of a block: windows of all its rows in a ring, copied there by all its threads while
-earlier ones are multiplied, as descriptors of warpgroup products name them."""
+"""Activation halves in the shared memory of a block: windows of all its rows in a pipeline, copied there by all its threads
+while earlier ones are multiplied, as descriptors of warpgroup products name them."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class SplitStageLayout:
 
 
 class StagedF16:
-    """The ring of a block of `threads` threads whose activations start with row `first` of m: `stages` windows, of those from
-    the first to below the end that `windows` says, each `stride` bytes after the one before. Rows past the last tile are its
-    again, which are not used."""
+    """The pipeline of a block of `threads` threads whose activations start with row `first` of m: `stages` windows, of those
+    from the first to below the end that `windows` says, each `stride` bytes after the one before. Rows past the last tile are
+    its again, which are not used."""
 
     def __init__(
         self, k: KernelBuilder, layout: SplitStageLayout, stages: int, threads: int, first: Index, m: int,

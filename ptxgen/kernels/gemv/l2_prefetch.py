@@ -18,7 +18,7 @@ BORROWED: Final[Mapping[str, str]] = {"next_w": "w", "next_w2": "w2"}
 
 
 @dataclass(frozen=True)
-class AskedRows:
+class PrefetchedRows:
     """Of each matrix `count` rows, from the first on each `every` rows behind the one before; of `height` rows of k weights."""
 
     count: int

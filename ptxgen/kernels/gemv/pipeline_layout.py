@@ -1,5 +1,5 @@
-"""The ring of slots in shared memory that a warp of hw_dp4a has its weights copied into: its sizes, known before a kernel is
-written. What fills and reads it stands in weight_pipeline.py."""
+"""The pipeline of stages in shared memory that a warp of hw_dp4a has its weights copied into: its sizes, known before a kernel
+is written. What fills and reads it stands in weight_pipeline.py."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ LINE: Final = 128
 """Bytes of a line of the L2 cache. Copies of parts of lines were twice as slow (benchmarks/LOG.md)."""
 
 BARRIER: Final = 16
-"""Bytes before the weights of a slot, of which its mbarrier takes the first 8."""
+"""Bytes before the weights of a stage, of which its mbarrier takes the first 8."""
 
 
 @dataclass(frozen=True)
-class RingLayout:
-    """The ring of a warp: `count` slots, each with the same part of all rows that the warp has at once."""
+class PipelineLayout:
+    """The pipeline of a warp: `count` stages, each with the same part of all rows that the warp has at once."""
 
     fragments: Fragments
     rows: int
-    """Copies of a slot: one for all shares of the warp, whose rows are neighbours."""
-    turns: int
-    asked: int
-    """Slots that the kernel says; a warp that never fills so many has fewer."""
+    """Copies of a stage: one for all lane groups of the warp, whose rows are neighbours."""
+    row_groups: int
+    wanted: int
+    """Stages that the kernel says; a warp that never fills so many has fewer."""
 
     @property
     def steps(self) -> int:
@@ -42,23 +42,23 @@ class RingLayout:
 
     @property
     def total(self) -> int:
-        """Slots that a warp fills in all."""
-        return self.turns * self.parts
+        """Stages that a warp fills in all."""
+        return self.row_groups * self.parts
 
     @property
     def count(self) -> int:
-        """Slots that there are."""
-        return min(self.asked, self.total)
+        """Stages that there are."""
+        return min(self.wanted, self.total)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the rows that the shares of the warp have beside each other."""
-        return self.fragments.format.row_bytes(self.fragments.k) * self.fragments.shares
+        """Bytes of the rows that the lane groups of the warp have beside each other."""
+        return self.fragments.format.row_bytes(self.fragments.k) * self.fragments.lane_groups
 
     @property
     def part_bytes(self) -> int:
         """Bytes of a copy, but for those of the last part of a row."""
-        return min(self.row_bytes, self.steps * self.fragments.bytes * self.fragments.shares)
+        return min(self.row_bytes, self.steps * self.fragments.bytes * self.fragments.lane_groups)
 
     @property
     def last_bytes(self) -> int:
@@ -67,7 +67,7 @@ class RingLayout:
 
     @property
     def stride(self) -> int:
-        """Bytes from a slot to the next."""
+        """Bytes from a stage to the next."""
         return BARRIER + self.rows * self.part_bytes
 
     @property

@@ -137,13 +137,20 @@ class Planes(Epilogue):
         k = max(fixed["format"].block, 3 * BLOCK)
         yield {"k": k, "n": 32, "num_warps": 2, "rows_per_warp": 4, **three}  # two blocks a group
         if fixed["format"].name == "Q4_K":
-            yield {"k": 2048, "n": 96, "num_warps": 8, "turns": 8, "digits": 2, "out_digits": 3}  # half of a block is past n
-            yield {"k": 2048, "n": 96, "num_warps": 4, "turns": 7, "ring": 2, **three}  # blocks that share groups
-            yield {"k": 4096, "n": 32, "num_warps": 8, "turns": 4, "ring": 3, "normed": True, "row_parts": 2, **three}
+            yield {
+                "k": 2048,
+                "n": 96,
+                "num_warps": 8,
+                "row_groups": 8,
+                "digits": 2,
+                "out_digits": 3,
+            }  # half of a block is past n
+            yield {"k": 2048, "n": 96, "num_warps": 4, "row_groups": 7, "stages": 2, **three}  # blocks that share groups
+            yield {"k": 4096, "n": 32, "num_warps": 8, "row_groups": 4, "stages": 3, "normed": True, "row_parts": 2, **three}
             yield {"k": 18944, "n": 32, "digits": 1, "out_digits": 2, "num_warps": 2}  # a loop
-            yield {"k": 1536, "n": 64, "digits": 2, "out_digits": 1, "num_warps": 8, "turns": 2}  # a partial step alone
+            yield {"k": 1536, "n": 64, "digits": 2, "out_digits": 1, "num_warps": 8, "row_groups": 2}  # a partial step alone
         if fixed["format"].name == "Q8_0":
-            yield {"k": 896, "n": 32, "num_warps": 4, "turns": 4, **three}  # a partial step after others
+            yield {"k": 896, "n": 32, "num_warps": 4, "row_groups": 4, **three}  # a partial step after others
 
 
 def groups_of_block(blocks: Blocks) -> int:

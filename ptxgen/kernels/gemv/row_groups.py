@@ -1,6 +1,6 @@
-"""How a warp of hw_dp4a takes its rows in several turns, while the activations stay in shared memory: the steps of all turns
-are one sequence, whose loads run on from the rows of one turn into those of the next, so that memory does not wait while sums
-are reduced. The text is that of one turn, or of as few as need be."""
+"""How a warp of hw_dp4a takes its rows in several groups, while the activations stay in shared memory: the steps of all row
+groups are one sequence, whose loads run on from the rows of one row group into those of the next, so that memory does not wait
+while sums are reduced. The text is that of one row group, or of as few as need be."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ptxgen.types import F32
 ALIGNED = 16
 
 
-class Turns:
-    """The rows of a warp, `results_at_once` of each matrix a turn. Weights of `ahead` steps are in flight: whoever has used
-    those of a step loads those of `ahead` steps later into the same registers. The first are loaded here."""
+class RowGroups:
+    """The rows of a warp, `results_at_once` of each matrix a row group. Weights of `ahead` steps are in flight: whoever has
+    used those of a step loads those of `ahead` steps later into the same registers. The first are loaded here."""
 
     def __init__(self, warp: Warp) -> None:
         self.warp, self.k = warp, warp.k
         blocks, self.steps = warp.blocks, warp.fragments.steps
-        self.turns = blocks.warp_results // blocks.results_at_once
-        self.ahead, self.in_text = _pass(self.turns, self.steps, min(blocks.ahead, _most_ahead(blocks)))
+        self.row_groups = blocks.warp_results // blocks.results_at_once
+        self.ahead, self.in_text = _pass(self.row_groups, self.steps, min(blocks.ahead, _most_ahead(blocks)))
         self._at_once = blocks.lane_results
-        self._row_bytes = blocks.format.row_bytes(blocks.k) * warp.fragments.shares
+        self._row_bytes = blocks.format.row_bytes(blocks.k) * warp.fragments.lane_groups
         """From a row of the lane to its next one."""
         self._rest = warp.fragments.rest > 0
         self._cursors = warp.cursors[: len(blocks.weights)]
@@ -39,14 +39,14 @@ class Turns:
             self._cursors = [warp.lane.start_of_rest(self.k, row) for row in warp.rows[: len(blocks.weights)]]
         elif self._rest:
             self._to_rest = warp.lane.to_rest(self.k)
-        self._loops = self.in_text < self.turns
+        self._loops = self.in_text < self.row_groups
         if self._loops:
             self._cursors = [_moving(self.k, cursor) for cursor in self._cursors]
-        count = min(self.ahead, self.turns * self.steps)
+        count = min(self.ahead, self.row_groups * self.steps)
         self._raw = [[tuple(in_variable(self.k, one) for one in raw) for raw in self._load(step)] for step in range(count)]
 
     def sums(self, load_early: Callable[[], None]) -> list[Value]:
-        """Write all turns; returns, for each matrix, the sum of each row of the warp in the lane that has it (Warp.own).
+        """Write all row groups; returns, for each matrix, the sum of each row of the warp in the lane that has it (Warp.own).
         Activations are staged. load_early: writes the loads that the epilogue needs, which come first."""
         load_early()
         k = self.k
@@ -55,10 +55,10 @@ class Turns:
             self._write_pass(kept, self.warp.lane.place, None)
             return kept
         place = in_variable(k, self.warp.lane.place)
-        """The lane's number among the rows of its share from those of this pass on, modulo 2^32."""
+        """The lane's number among the rows of its lane group from those of this pass on, modulo 2^32."""
         rows = self.in_text * self._at_once
-        for turn in k.strided(0, self.turns, step=self.in_text):
-            self._write_pass(kept, place, turn < self.turns - self.in_text)
+        for row_group in k.strided(0, self.row_groups, step=self.in_text):
+            self._write_pass(kept, place, row_group < self.row_groups - self.in_text)
             for cursor in self._cursors:
                 for pointer in _pointers(cursor):
                     k.assign(pointer.base, pointer.base + rows * self._row_bytes)
@@ -66,32 +66,32 @@ class Turns:
         return kept
 
     def _write_pass(self, kept: list[Value], place: Value, more: Value | None) -> None:
-        """Write the turns of the text. more: whether a pass follows, None if none ever does."""
+        """Write the row groups of the text. more: whether a pass follows, None if none ever does."""
         k, warp, in_text = self.k, self.warp, self.in_text * self.steps
         for step in range(in_text):
-            raw, in_turn = self._raw[step % self.ahead], step % self.steps
-            if in_turn == 0:
+            raw, in_group = self._raw[step % self.ahead], step % self.steps
+            if in_group == 0:
                 for (total,) in warp.totals:
                     k.assign(total, 0.0)
-            if self._rest and in_turn == self.steps - 1:
+            if self._rest and in_group == self.steps - 1:
                 with k.when(warp.lane.takes_rest):
-                    warp.add_step(raw, range(1), in_turn)
+                    warp.add_step(raw, range(1), in_group)
             else:
-                warp.add_step(raw, range(1), in_turn)
+                warp.add_step(raw, range(1), in_group)
             if step + self.ahead < in_text:
                 self._load_again(raw, step + self.ahead)
             elif more is not None:
                 with k.when(more):
                     self._load_again(raw, step + self.ahead)
-            if in_turn == self.steps - 1:
+            if in_group == self.steps - 1:
                 self._keep(kept, place, step // self.steps)
 
-    def _keep(self, kept: list[Value], place: Value, turn: int) -> None:
-        """Reduce the sums of a turn, and leave each in the lane of its row."""
+    def _keep(self, kept: list[Value], place: Value, row_group: int) -> None:
+        """Reduce the sums of a row group, and leave each in the lane of its row."""
         k, weights = self.k, len(kept)
         for number, (total,) in enumerate(self.warp.totals):
             row, matrix = divmod(number, weights)
-            mine = place == turn * self._at_once + row
+            mine = place == row_group * self._at_once + row
             k.assign(kept[matrix], k.select(mine, self.warp.sum(total), kept[matrix]))
 
     def _load_again(self, raw: Raw, step: int) -> None:
@@ -101,23 +101,23 @@ class Turns:
 
     def _load(self, step: int) -> Raw:
         """Load this step of the text, or of what follows it."""
-        turn, in_turn = divmod(step, self.steps)
-        rows = range(turn * self._at_once, (turn + 1) * self._at_once)
+        row_group, in_group = divmod(step, self.steps)
+        rows = range(row_group * self._at_once, (row_group + 1) * self._at_once)
         cursors = [_further(cursor, row * self._row_bytes) for row in rows for cursor in self._cursors]
-        if self._rest and in_turn == self.steps - 1 > 0:
+        if self._rest and in_group == self.steps - 1 > 0:
             cursors = [_with(cursor, lambda pointer: pointer.at(self._to_rest)) for cursor in cursors]
         else:
-            cursors = [cursor.moved(in_turn) for cursor in cursors]
+            cursors = [cursor.moved(in_group) for cursor in cursors]
         return [self.warp.lane.load(self.k, cursor) for cursor in cursors]
 
 
-def _pass(turns: int, steps: int, most_ahead: int) -> tuple[int, int]:
-    """How many steps to load ahead, at most `most_ahead`, and how many turns the text has: as few as a loop needs that finds
-    the weights of a step in the same registers each time. A text of more takes more registers than there are."""
+def _pass(row_groups: int, steps: int, most_ahead: int) -> tuple[int, int]:
+    """How many steps to load ahead, at most `most_ahead`, and how many row groups the text has: as few as a loop needs that
+    finds the weights of a step in the same registers each time. A text of more takes more registers than there are."""
     for ahead in range(most_ahead, 1, -1):
         if steps % ahead == 0:
             return ahead, 1
-        if ahead % steps == 0 and turns % (ahead // steps) == 0:
+        if ahead % steps == 0 and row_groups % (ahead // steps) == 0:
             return ahead, ahead // steps
     return 1, 1
 

@@ -153,9 +153,9 @@ class SendPlanes(Planes):
         k = max(fixed["format"].block, 3 * BLOCK)
         yield {"k": k, "n": 32, "num_warps": 2, "rows_per_warp": 4, "ranks": 2, **three}  # two blocks a group
         if fixed["format"].name == "Q4_K":
-            parts = {"ring": 3, "normed": True, "row_parts": 2, "ranks": 2}
-            yield {"k": 4096, "n": 64, "num_warps": 8, "turns": 4, **parts, **three}
-            yield {"k": 2048, "n": 96, "num_warps": 8, "turns": 8, "digits": 2, "out_digits": 2, "ranks": 4}
+            parts = {"stages": 3, "normed": True, "row_parts": 2, "ranks": 2}
+            yield {"k": 4096, "n": 64, "num_warps": 8, "row_groups": 4, **parts, **three}
+            yield {"k": 2048, "n": 96, "num_warps": 8, "row_groups": 8, "digits": 2, "out_digits": 2, "ranks": 4}
 
 
 def _together(of_each: list[Mapping[str, NDArray[Any]]], whole: Arrays) -> Arrays:

@@ -96,10 +96,10 @@ class Layout:
 
 def rows_at_once(format: Format, k: int, rows: int, digits: int) -> int:
     """How many of `rows` rows to stage together: all, unless not even one step of them fits shared memory (8 rows of three
-    digits); else those of the fewest turns in which it does."""
+    digits); else those of the fewest parts in which it does."""
     step = min(k, Fragments(format, k).values)
-    shares = (-(-rows // turns) for turns in range(1, rows + 1))
-    return next(share for share in shares if Layout(format, step, share, digits).bytes <= MAX_STATIC_SHARED)
+    sizes = (-(-rows // parts) for parts in range(1, rows + 1))
+    return next(size for size in sizes if Layout(format, step, size, digits).bytes <= MAX_STATIC_SHARED)
 
 
 def chunks(format: Format, k: int, rows: int, digits: int) -> list[tuple[int, int]]:

@@ -94,7 +94,7 @@ class Products:
             self._add_step(totals, starts, segment, step, refill_at_last)
 
     def _start(self, place: SharedPart, row: Value, segment: Index) -> SharedPart:
-        """Where a row's segment starts in its slot: as far behind a multiple of 16 bytes as in its matrix."""
+        """Where a row's segment starts in its stage: as far behind a multiple of 16 bytes as in its matrix."""
         if self.stream.aligned:
             return place
         one, k = self.segments, self.k

@@ -29,7 +29,7 @@ from tests.executor.model import test_gathered_planes as fused
 from tests.executor.model.test_dependent_launches import CONTEXT, decoded
 from tests.synthetic import Q, write_model
 
-PIPELINED = HwDp4aGemv(format=FORMATS["Q8_0"], k=1024, n=53, digits=1, num_warps=2, turns=8, ring=2)
+PIPELINED = HwDp4aGemv(format=FORMATS["Q8_0"], k=1024, n=53, digits=1, num_warps=2, row_groups=8, stages=2)
 """Each stage of its pipeline is refilled."""
 SEEDS: Final = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))]
 

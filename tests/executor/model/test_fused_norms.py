@@ -55,8 +55,8 @@ def test_so_has_one_of_another_architecture_with_matrices_of_two_formats(archite
     apart, _ = decoded(path, GpuProfile())
     fused, launches = decoded(path, ALL)
     assert fused == apart
-    ringed, _ = decoded(path, RINGS)
-    assert ringed == apart
+    pipelined, _ = decoded(path, RINGS)
+    assert pipelined == apart
     assert "rmsnorm_digits" in launches[0]  # of the first layer: nothing comes before it
 
 
@@ -77,11 +77,11 @@ def all_ringed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_so_have_rings_of_all_products(precision: str, tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", "qwen2", MIXED, **SIZES)
     profile = replace(RINGS, precision=precision).with_rules("repack", "dependent_launches")
-    ringed, both = logits_and_plans(path, profile, TOKENS, CONTEXT, sanitize=True)
+    pipelined, both = logits_and_plans(path, profile, TOKENS, CONTEXT, sanitize=True)
     apart, _ = decoded(path, GpuProfile(precision).with_rules("repack"))
-    assert ringed == apart
+    assert pipelined == apart
     kernels = {plan.kernel.name: plan.kernel for plan in both[0]}
-    assert kernels["mixed_hw_dp4a_q4k_q6k_aligned_gemv"].parameters()["ring"] > 0
+    assert kernels["mixed_hw_dp4a_q4k_q6k_aligned_gemv"].parameters()["stages"] > 0
 
 
 @pytest.mark.usefixtures("all_ringed")
@@ -98,7 +98,7 @@ def test_so_have_products_that_mind_the_launches_beside_them(
         profile = switched(RINGS.with_rules("repack"), dependent_launches=early)
         minding, both = logits_and_plans(path, profile, TOKENS, CONTEXT, sanitize=True, ranks=ranks)
         assert minding == apart
-        settings = [plan.kernel.parameters() for plans in both for plan in plans if plan.kernel.parameters().get("ring")]
+        settings = [plan.kernel.parameters() for plans in both for plan in plans if plan.kernel.parameters().get("stages")]
         found.append(any(one["holds_next"] for one in settings))
     assert found == [True, False]
 
@@ -117,7 +117,7 @@ def test_so_have_output_projections_that_ask_for_weights_of_gate_and_up(tmp_path
             outputs = [i for i, plan in enumerate(plans) if plan.place.operation == "attn_output"]
             assert len(outputs) == SIZES["layers"]
             for i in outputs:
-                assert (plans[i].kernel.parameters()["asks"] > 0) == early
+                assert (plans[i].kernel.parameters()["prefetches"] > 0) == early
                 theirs = borrowed(plans[i].kernel)
                 assert len(theirs) == 2 * early
                 own, behind = plans[i].record.arguments, plans[i + 1].record.arguments
@@ -147,4 +147,4 @@ def test_weights_have_rings_where_the_profile_says_so(path: Path) -> None:
         _, both = logits_and_plans(path, profile, TOKENS[:1], CONTEXT, sanitize=False)
         for plans in both:
             for name, rings in expected.items():
-                assert {plan.kernel.parameters()["ring"] for plan in plans if plan.kernel.name == name} == rings
+                assert {plan.kernel.parameters()["stages"] for plan in plans if plan.kernel.name == name} == rings

@@ -134,7 +134,7 @@ def test_a_profile_can_have_digits_gathered_and_not_sent(path: Path) -> None:
     ("named", "types", "ff"),
     [
         ({"q4k": "hw_dp4a_q4k_gemv:pdl=True"}, MIXED, 512),
-        ({"q3k": "hw_dp4a_q3k_gemv:turns=2,digits=3"}, {"ffn_down": Q.Q3_K, "": Q.Q4_K}, 5120),
+        ({"q3k": "hw_dp4a_q3k_gemv:row_groups=2,digits=3"}, {"ffn_down": Q.Q3_K, "": Q.Q4_K}, 5120),
         ({}, {"ffn_gate": Q.Q8_0, "": Q.Q4_K}, 256),
     ],
     ids=["pdl", "turns that a part has not", "ffn as wide as heads, not gated"],

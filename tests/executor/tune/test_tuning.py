@@ -43,9 +43,9 @@ SETTINGS: dict[type[KernelType], tuple[KernelType, list[dict[str, Any]]]] = {
         [
             {"num_warps": 4, "rows_per_warp": 1, "pdl": True},
             {"num_warps": 2, "rows_per_warp": 3, "ahead": 1, "resident_threads": 256},
-            {"rows_per_warp": 1, "turns": 2},
-            {"rows_per_warp": 1, "turns": 2, "ring": 2},
-            {"rows_per_warp": 1, "turns": 2, "ring": 3, "holds_next": True},
+            {"rows_per_warp": 1, "row_groups": 2},
+            {"rows_per_warp": 1, "row_groups": 2, "stages": 2},
+            {"rows_per_warp": 1, "row_groups": 2, "stages": 3, "holds_next": True},
         ],
     ),
     MwvGemv: (MwvGemv(Q6_K, k=4096, n=5), [{"rows_per_block": 1}, {"rows_per_block": 4, "resident_threads": 256}]),

@@ -287,10 +287,10 @@ def test_chunks_cover_a_row_once_and_fit_shared_memory(id: str, rows: int, block
     assert [first for first, _ in parts] == [sum(count for _, count in parts[:i]) for i in range(len(parts))]
     assert sum(count for _, count in parts) == -(-k // step)
     longest = min(k, parts[0][1] * step)
-    asked_for = dynamic_bytes(format, k, rows, digits)
-    assert Layout(format, longest, together, digits).bytes <= max(MAX_STATIC_SHARED, asked_for)
-    assert asked_for <= MOST_SHARED
-    assert not asked_for or len(parts) == rows == 1
+    dynamic_shared = dynamic_bytes(format, k, rows, digits)
+    assert Layout(format, longest, together, digits).bytes <= max(MAX_STATIC_SHARED, dynamic_shared)
+    assert dynamic_shared <= MOST_SHARED
+    assert not dynamic_shared or len(parts) == rows == 1
 
 
 @pytest.mark.parametrize("id", sorted(PACKED))

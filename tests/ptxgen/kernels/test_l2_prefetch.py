@@ -1,4 +1,4 @@
-"""What the output projection asks the L2 cache for: the first rows of the first warps of gate and up that have no ring."""
+"""What the output projection asks the L2 cache for: the first rows of the first warps of gate and up that have no pipeline."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from tests.ptxgen.kernels.running import emulate, inputs
 LINE = 128
 
 
-def leaving(k: int = 4096, n: int = 4096, format: str = "q8_0_aligned", ring: bool = True) -> HwDp4aGemv:
+def leaving(k: int = 4096, n: int = 4096, format: str = "q8_0_aligned", pipelined: bool = True) -> HwDp4aGemv:
     kernel = defer_norm(find(f"hw_dp4a_{format}_gemv").make(k=k, n=n, digits=3), 3)
-    kernel = kernel and ((pipeline_weights(kernel) if ring else None) or kernel)
+    kernel = kernel and ((pipeline_weights(kernel) if pipelined else None) or kernel)
     assert isinstance(kernel, HwDp4aGemv)
     return kernel
 
 
-def asks(kernel: KernelType) -> int:
-    count: int = kernel.parameters()["asks"]
+def prefetches(kernel: KernelType) -> int:
+    count: int = kernel.parameters()["prefetches"]
     return count
 
 
@@ -55,7 +55,15 @@ def test_the_lines_of_these_rows_are_asked_for_and_no_other(every: int, of: int,
     """Each asked line is counted in the matrix instead."""
     count = -(-of // every)
     kernel = find("hw_dp4a_q8_0_aligned_gemv_residual_normed").make(
-        k=own, n=k, digits=3, out_digits=3, num_warps=8, rows_per_warp=4, asks=count, asks_every=every, asks_of=of
+        k=own,
+        n=k,
+        digits=3,
+        out_digits=3,
+        num_warps=8,
+        rows_per_warp=4,
+        prefetches=count,
+        prefetch_every=every,
+        prefetch_rows=of,
     )
     arguments: dict[str, Any] = {**inputs(kernel)}
     for name in borrowed(kernel):
@@ -79,18 +87,27 @@ def test_the_lines_of_these_rows_are_asked_for_and_no_other(every: int, of: int,
 
 def test_no_bit_depends_on_it() -> None:
     kernel = find("hw_dp4a_q8_0_aligned_gemv_residual_normed").make(
-        k=4096, n=256, digits=3, out_digits=3, num_warps=16, rows_per_warp=2, ring=2, asks=2, asks_every=4, asks_of=5
+        k=4096,
+        n=256,
+        digits=3,
+        out_digits=3,
+        num_warps=16,
+        rows_per_warp=2,
+        stages=2,
+        prefetches=2,
+        prefetch_every=4,
+        prefetch_rows=5,
     )
     arguments = inputs(kernel)
     results, findings = emulate(kernel, arguments)
     assert not findings
-    plain = with_parameters(kernel, asks=0, asks_every=1, asks_of=0)
+    plain = with_parameters(kernel, prefetches=0, prefetch_every=1, prefetch_rows=0)
     expected, _ = emulate(plain, {name: value for name, value in arguments.items() if name not in borrowed(kernel)})
     assert all(results[name].tobytes() == expected[name].tobytes() for name in expected)
 
 
 def test_they_are_asked_for_behind_the_staging_and_before_the_sums() -> None:
-    text = emit(with_parameters(leaving(), asks=3, asks_of=3), Target(90), early=True).text
+    text = emit(with_parameters(leaving(), prefetches=3, prefetch_rows=3), Target(90), early=True).text
     first, last = text.index("prefetch.global.L2"), text.rindex("prefetch.global.L2")
     assert text.index("griddepcontrol.wait") < text.index("bar.sync") < first <= last < text.index(" dp4a.")
 
@@ -100,7 +117,7 @@ def test_the_rows_are_those_that_the_warps_of_gate_and_up_begin_with() -> None:
     for n in (14336, 8192):
         behind = gated(n)
         kernel = between(leaving(), None, behind)
-        every, count = (kernel.parameters()[name] for name in ("asks_every", "asks"))
+        every, count = (kernel.parameters()[name] for name in ("prefetch_every", "prefetches"))
         assert borrowed(kernel) == {"next_w": "w", "next_w2": "w2"}
         assert kernel.signature()["next_w"] == behind.signature()["w"]
         assert kernel.signature()["next_w2"] == behind.signature()["w2"]
@@ -120,15 +137,15 @@ def test_nothing_is_asked_for_where_what_comes_is_not_known_or_copies_ahead_itse
         "other columns": gated(14336, k=2048),
     }
     for kernel in behind.values():
-        assert (asks(between(aligned, None, kernel)), borrowed(between(aligned, None, kernel))) == (0, {})
-    assert asks(between(leaving(ring=False), None, gated(14336))) == 0
-    assert asks(between(leaving(format="q4k"), None, gated(14336, format="q4k"))) == 0
+        assert (prefetches(between(aligned, None, kernel)), borrowed(between(aligned, None, kernel))) == (0, {})
+    assert prefetches(between(leaving(pipelined=False), None, gated(14336))) == 0
+    assert prefetches(between(leaving(format="q4k"), None, gated(14336, format="q4k"))) == 0
 
 
-@pytest.mark.parametrize("settings", [{"asks": 8, "asks_every": 8, "asks_of": 56}, {"asks": 1}])
+@pytest.mark.parametrize("settings", [{"prefetches": 8, "prefetch_every": 8, "prefetch_rows": 56}, {"prefetches": 1}])
 def test_rows_that_are_not_there_are_refused(settings: dict[str, Any]) -> None:
-    count = settings["asks"]
+    count = settings["prefetches"]
     most = 7 if count == 8 else 0
-    assert asks(with_parameters(leaving(), asks=7, asks_every=8, asks_of=56)) == 7
-    with pytest.raises(ArgumentError, match=f"asks must be {most} or fewer.*got {count}"):
+    assert prefetches(with_parameters(leaving(), prefetches=7, prefetch_every=8, prefetch_rows=56)) == 7
+    with pytest.raises(ArgumentError, match=f"prefetches must be {most} or fewer.*got {count}"):
         with_parameters(leaving(), **settings)

@@ -78,7 +78,7 @@ def test_who_is_joined_so() -> None:
     in_rounds = {"num_warps": 8, "rows_per_warp": 1, "k": 4096}  # three: 768 blocks, of which 264 are there at once
     q, k, v = (made(format, n, **in_rounds) for format, n in ((Q4_K, 4096), (Q4_K, 1024), (ALIGNED, 1024)))
     assert fuse_horizontally(q, [k, v]) is None
-    assert kind(fuse_horizontally(replace(q, rows_per_warp=2, turns=2), [k, v])) == "mixed"
+    assert kind(fuse_horizontally(replace(q, rows_per_warp=2, row_groups=2), [k, v])) == "mixed"
     beyond = {"k": 28672}  # activations that do not fit shared memory at once
     assert fuse_horizontally(made(Q4_K, 16, **beyond), [made(Q4_K, 8, **beyond), made(ALIGNED, 8, **beyond)]) is None
 
@@ -103,12 +103,12 @@ def test_one_format_alone_is_refused() -> None:
 
 
 def test_matrices_of_fewer_rows_than_turns_take_are_joined_in_one_turn() -> None:
-    q = made(Q4_K, 64, turns=8)
+    q = made(Q4_K, 64, row_groups=8)
     few = made(Q4_K, 8), made(Q4_K, 8), made(ALIGNED, 8)
-    for others, turns in (((few[0],), 1), (few[:2], 1), ((few[0], few[2]), 1), ((made(Q4_K, 16), made(ALIGNED, 16)), 8)):
+    for others, row_groups in (((few[0],), 1), (few[:2], 1), ((few[0], few[2]), 1), ((made(Q4_K, 16), made(ALIGNED, 16)), 8)):
         together = fuse_horizontally(q, others)
         assert together is not None
-        assert together.parameters()["turns"] == turns
+        assert together.parameters()["row_groups"] == row_groups
     short = made(Q4_K, 64, k=512)
-    shares = fuse_horizontally(replace(short, turns=4, rows_per_warp=1), [short, made(ALIGNED, 64, k=512)])
-    assert shares is not None, "two rows of v for each of the warp's shares are more than lanes in four turns"
+    together = fuse_horizontally(replace(short, row_groups=4, rows_per_warp=1), [short, made(ALIGNED, 64, k=512)])
+    assert together is not None, "two rows of v for each of the warp's lane groups are more than lanes in four row groups"

@@ -1,4 +1,5 @@
-"""hw_dp4a whose warps take their rows in turns: the bits of one turn, each row stored by one warp, and what is refused."""
+"""hw_dp4a whose warps take their rows in several groups: the bits of one group, each row stored by one warp, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -18,14 +19,22 @@ from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels.running import emulate, inputs
 
 SHAPES: list[tuple[str, dict[str, Any], list[dict[str, int]]]] = [
-    ("hw_dp4a_q4k_gemv", {"k": 4096, "n": 37, "normed": True}, [{"turns": 4}, {"turns": 8}, {"turns": 2, "rows_per_warp": 4}]),
-    ("hw_dp4a_q4k_gemv", {"k": 1024, "n": 53}, [{"turns": 8}, {"turns": 4, "rows_per_warp": 1}]),  # two rows side by side
-    ("hw_dp4a_q4k_gemv_residual", {"k": 2048, "n": 67}, [{"turns": 4}]),
-    ("hw_dp4a_q6k_aligned_gemv", {"k": 1536, "n": 67}, [{"turns": 4}, {"turns": 4, "rows_per_warp": 1}]),
-    ("hw_dp4a_q6k_gemv", {"k": 896 * 2, "n": 19, "digits": 1}, [{"turns": 2}]),
-    ("hw_dp4a_q8_0_gemv", {"k": 896, "n": 67}, [{"turns": 4, "rows_per_warp": 4}]),
-    ("joined_hw_dp4a_q4k_gemv", {"k": 2048, "n": 67, "n2": 33, "n3": 16}, [{"turns": 4}, {"turns": 8}]),
-    ("mixed_hw_dp4a_q4k_q6k_gemv", {"k": 1536, "n": 67, "n2": 33, "n3": 16, "normed": True}, [{"turns": 4}]),
+    (
+        "hw_dp4a_q4k_gemv",
+        {"k": 4096, "n": 37, "normed": True},
+        [{"row_groups": 4}, {"row_groups": 8}, {"row_groups": 2, "rows_per_warp": 4}],
+    ),
+    (
+        "hw_dp4a_q4k_gemv",
+        {"k": 1024, "n": 53},
+        [{"row_groups": 8}, {"row_groups": 4, "rows_per_warp": 1}],
+    ),  # two rows side by side
+    ("hw_dp4a_q4k_gemv_residual", {"k": 2048, "n": 67}, [{"row_groups": 4}]),
+    ("hw_dp4a_q6k_aligned_gemv", {"k": 1536, "n": 67}, [{"row_groups": 4}, {"row_groups": 4, "rows_per_warp": 1}]),
+    ("hw_dp4a_q6k_gemv", {"k": 896 * 2, "n": 19, "digits": 1}, [{"row_groups": 2}]),
+    ("hw_dp4a_q8_0_gemv", {"k": 896, "n": 67}, [{"row_groups": 4, "rows_per_warp": 4}]),
+    ("joined_hw_dp4a_q4k_gemv", {"k": 2048, "n": 67, "n2": 33, "n3": 16}, [{"row_groups": 4}, {"row_groups": 8}]),
+    ("mixed_hw_dp4a_q4k_q6k_gemv", {"k": 1536, "n": 67, "n2": 33, "n3": 16, "normed": True}, [{"row_groups": 4}]),
 ]
 
 
@@ -44,8 +53,9 @@ def test_turns_change_no_bit_and_write_no_row_twice(
 
 
 def test_loads_run_on_from_a_turn_into_the_next() -> None:
-    """In the loop there are as many loads of weights as a turn takes, and none waits for the sums of the turn before."""
-    kernel = find("hw_dp4a_q4k_gemv").make(k=4096, n=4096, digits=3, turns=4)
+    """In the loop there are as many loads of weights as a row group takes, and none waits for the sums of the row group
+    before."""
+    kernel = find("hw_dp4a_q4k_gemv").make(k=4096, n=4096, digits=3, row_groups=4)
     lines = emit(kernel, Target(90)).text.splitlines()
     start, end = (
         next(i for i, line in enumerate(lines) if re.match(pattern, line)) for pattern in (r"\$loop_\d", r"\$loop_end")
@@ -59,17 +69,20 @@ def test_loads_run_on_from_a_turn_into_the_next() -> None:
 def test_turns_spill_nothing() -> None:
     for shape in ({"k": 4096, "n": 128256}, {"k": 1024, "n": 151936}, {"k": 3584, "n": 152064}):
         for rows in (1, 2):
-            kernel = find("hw_dp4a_q6k_aligned_gemv").make(digits=3, turns=4, rows_per_warp=rows, **shape)
+            kernel = find("hw_dp4a_q6k_aligned_gemv").make(digits=3, row_groups=4, rows_per_warp=rows, **shape)
             assert assemble(emit(kernel, Target(90)).text, Target(90)).spill_stores == 0
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"turns": 33}, "turns must be an integer, 1..32, got 33"),
-        ({"turns": 32}, "turns must be fewer than 32, in which a warp has 64 rows: there are 32 lanes"),
-        ({"turns": 16, "n": 31}, "turns must be fewer than 16, in which a warp has 32 rows: there are 31 rows of a matrix"),
-        ({"turns": 2, "k": 28672}, "must be 1 where activations do not fit shared memory at once, as 3 digits of k=28672"),
+        ({"row_groups": 33}, "row_groups must be an integer, 1..32, got 33"),
+        ({"row_groups": 32}, "row_groups must be fewer than 32, in which a warp has 64 rows: there are 32 lanes"),
+        (
+            {"row_groups": 16, "n": 31},
+            "row_groups must be fewer than 16, in which a warp has 32 rows: there are 31 rows of a matrix",
+        ),
+        ({"row_groups": 2, "k": 28672}, "must be 1 where activations do not fit shared memory at once, as 3 digits of k=28672"),
     ],
     ids=str,
 )
@@ -79,10 +92,10 @@ def test_turns_that_there_cannot_be_are_refused(settings: dict[str, int], messag
 
 
 def test_several_rows_of_activations_take_no_turns() -> None:
-    kernel = find("hw_dp4a_q4k_gemv").make(k=4096, n=64, digits=3, turns=4)
+    kernel = find("hw_dp4a_q4k_gemv").make(k=4096, n=64, digits=3, row_groups=4)
     assert isinstance(kernel, HwDp4aGemv)
     (batched,) = for_rows(kernel, 3)
     assert isinstance(batched, HwDp4aGemv)
-    assert batched.turns == 1
-    with pytest.raises(ArgumentError, match="turns must be 1 for several rows of activations"):
-        replace(batched, turns=2)
+    assert batched.row_groups == 1
+    with pytest.raises(ArgumentError, match="row_groups must be 1 for several rows of activations"):
+        replace(batched, row_groups=2)

@@ -25,35 +25,35 @@ Arrays = dict[str, NDArray[Any]]
 DEALT = (
     {"num_warps": 1, "rows_per_warp": 1},  # 32 blocks a group
     {"num_warps": 4, "rows_per_warp": 2},  # 4
-    {"num_warps": 4, "rows_per_warp": 1, "turns": 4},  # 2
+    {"num_warps": 4, "rows_per_warp": 1, "row_groups": 4},  # 2
     {"num_warps": 16, "rows_per_warp": 2},  # a group a block
-    {"num_warps": 8, "rows_per_warp": 2, "turns": 2, "ahead": 1},
-    {"num_warps": 2, "rows_per_warp": 4, "turns": 4, "ahead": 3},
-    {"num_warps": 8, "rows_per_warp": 2, "turns": 8},  # four groups a block, of which one is past the end
-    {"num_warps": 3, "rows_per_warp": 1, "turns": 32},  # three, each in a warp
+    {"num_warps": 8, "rows_per_warp": 2, "row_groups": 2, "ahead": 1},
+    {"num_warps": 2, "rows_per_warp": 4, "row_groups": 4, "ahead": 3},
+    {"num_warps": 8, "rows_per_warp": 2, "row_groups": 8},  # four groups a block, of which one is past the end
+    {"num_warps": 3, "rows_per_warp": 1, "row_groups": 32},  # three, each in a warp
 )
 DEALT_IN_PAIRS = (
     {"num_warps": 1, "rows_per_warp": 2},
-    {"num_warps": 2, "rows_per_warp": 4, "turns": 2},
-    {"num_warps": 4, "rows_per_warp": 2, "turns": 4, "ahead": 3},
+    {"num_warps": 2, "rows_per_warp": 4, "row_groups": 2},
+    {"num_warps": 4, "rows_per_warp": 2, "row_groups": 4, "ahead": 3},
     {"num_warps": 8, "rows_per_warp": 8},
     {"num_warps": 16, "rows_per_warp": 4},
-    {"num_warps": 16, "rows_per_warp": 2, "turns": 4, "ahead": 1},
-    {"num_warps": 2, "rows_per_warp": 4, "turns": 8},
-    {"num_warps": 3, "rows_per_warp": 2, "turns": 32},
+    {"num_warps": 16, "rows_per_warp": 2, "row_groups": 4, "ahead": 1},
+    {"num_warps": 2, "rows_per_warp": 4, "row_groups": 8},
+    {"num_warps": 3, "rows_per_warp": 2, "row_groups": 32},
 )
 # Of rows that a half of a warp has, twice as many.
 DEALT_SHORT = (
     {"num_warps": 1, "rows_per_warp": 1},  # 16 blocks a group
-    {"num_warps": 4, "rows_per_warp": 2, "turns": 2},  # a group a block
-    {"num_warps": 8, "rows_per_warp": 2, "turns": 4, "ahead": 1},  # four, of which one is past the end
-    {"num_warps": 3, "rows_per_warp": 4, "turns": 4, "ahead": 3},  # three, each in a warp
+    {"num_warps": 4, "rows_per_warp": 2, "row_groups": 2},  # a group a block
+    {"num_warps": 8, "rows_per_warp": 2, "row_groups": 4, "ahead": 1},  # four, of which one is past the end
+    {"num_warps": 3, "rows_per_warp": 4, "row_groups": 4, "ahead": 3},  # three, each in a warp
 )
 DEALT_SHORT_IN_PAIRS = (
     {"num_warps": 2, "rows_per_warp": 4},  # four blocks a group
-    {"num_warps": 8, "rows_per_warp": 2, "turns": 2},  # a group a block
-    {"num_warps": 16, "rows_per_warp": 4, "turns": 2, "ahead": 1},  # four, of which one is past the end
-    {"num_warps": 3, "rows_per_warp": 2, "turns": 16, "ahead": 3},  # three, each in a warp
+    {"num_warps": 8, "rows_per_warp": 2, "row_groups": 2},  # a group a block
+    {"num_warps": 16, "rows_per_warp": 4, "row_groups": 2, "ahead": 1},  # four, of which one is past the end
+    {"num_warps": 3, "rows_per_warp": 2, "row_groups": 16, "ahead": 3},  # three, each in a warp
 )
 
 
@@ -126,17 +126,17 @@ def assert_is_its_parts(kernel: HwDp4aGemv) -> None:
     ("format", "k", "dealt"),
     [
         ("q4k", 1536, {"num_warps": 2, "rows_per_warp": 2}),
-        ("q4k", 4096, {"num_warps": 8, "rows_per_warp": 2, "turns": 2}),
-        ("q4k", 6144, {"num_warps": 4, "rows_per_warp": 1, "turns": 8}),  # three steps, loaded two ahead
-        ("q6k", 1536, {"num_warps": 4, "rows_per_warp": 2, "turns": 4}),
+        ("q4k", 4096, {"num_warps": 8, "rows_per_warp": 2, "row_groups": 2}),
+        ("q4k", 6144, {"num_warps": 4, "rows_per_warp": 1, "row_groups": 8}),  # three steps, loaded two ahead
+        ("q6k", 1536, {"num_warps": 4, "rows_per_warp": 2, "row_groups": 4}),
         ("q6k", 1792, {"num_warps": 4, "rows_per_warp": 1}),
-        ("q6k_aligned", 2304, {"num_warps": 8, "rows_per_warp": 2, "turns": 2}),
+        ("q6k_aligned", 2304, {"num_warps": 8, "rows_per_warp": 2, "row_groups": 2}),
         ("q8_0", 896, {"num_warps": 8, "rows_per_warp": 4}),
-        ("q8_0", 1056, {"num_warps": 2, "rows_per_warp": 2, "turns": 2}),
+        ("q8_0", 1056, {"num_warps": 2, "rows_per_warp": 2, "row_groups": 2}),
         ("q4k", 1024, {"num_warps": 16, "rows_per_warp": 1}),  # two rows a warp side by side
-        ("q6k_aligned", 512, {"num_warps": 2, "rows_per_warp": 2, "turns": 2}),  # four
+        ("q6k_aligned", 512, {"num_warps": 2, "rows_per_warp": 2, "row_groups": 2}),  # four
         ("q8_0", 160, {"num_warps": 4, "rows_per_warp": 2}),
-        ("q8_0_aligned", 1280, {"num_warps": 2, "rows_per_warp": 2, "turns": 2}),
+        ("q8_0_aligned", 1280, {"num_warps": 2, "rows_per_warp": 2, "row_groups": 2}),
     ],
 )
 def test_a_normed_product_is_its_parts_bit_for_bit(format: str, k: int, dealt: dict[str, int], digits: int) -> None:
@@ -163,18 +163,18 @@ def test_a_normed_product_of_more_activations_than_fit_shared_memory_is_its_part
 @pytest.mark.parametrize(
     ("format", "k", "dealt"),
     [
-        ("q4k", 1536, {"num_warps": 4, "turns": 8}),
-        ("q4k", 2048, {"num_warps": 2, "turns": 4}),
-        ("q4k", 3584, {"num_warps": 8, "rows_per_warp": 4, "turns": 2}),
-        ("q6k", 1792, {"num_warps": 4, "turns": 2}),
-        ("q6k", 1536, {"num_warps": 8, "turns": 4}),
+        ("q4k", 1536, {"num_warps": 4, "row_groups": 8}),
+        ("q4k", 2048, {"num_warps": 2, "row_groups": 4}),
+        ("q4k", 3584, {"num_warps": 8, "rows_per_warp": 4, "row_groups": 2}),
+        ("q6k", 1792, {"num_warps": 4, "row_groups": 2}),
+        ("q6k", 1536, {"num_warps": 8, "row_groups": 4}),
         ("q6k_aligned", 2304, {"num_warps": 4, "rows_per_warp": 4}),
-        ("q8_0", 896, {"num_warps": 8, "turns": 4}),
-        ("q8_0", 1056, {"num_warps": 2, "rows_per_warp": 4, "turns": 2}),  # rows that are no multiple of 16 bytes
-        ("q4k", 1024, {"num_warps": 8, "turns": 2}),  # two pairs a warp side by side
-        ("q5k", 512, {"num_warps": 4, "turns": 2}),  # four
-        ("q8_0", 160, {"num_warps": 4, "rows_per_warp": 4, "turns": 4}),
-        ("q8_0_aligned", 1280, {"num_warps": 2, "rows_per_warp": 4, "turns": 2}),
+        ("q8_0", 896, {"num_warps": 8, "row_groups": 4}),
+        ("q8_0", 1056, {"num_warps": 2, "rows_per_warp": 4, "row_groups": 2}),  # rows that are no multiple of 16 bytes
+        ("q4k", 1024, {"num_warps": 8, "row_groups": 2}),  # two pairs a warp side by side
+        ("q5k", 512, {"num_warps": 4, "row_groups": 2}),  # four
+        ("q8_0", 160, {"num_warps": 4, "rows_per_warp": 4, "row_groups": 4}),
+        ("q8_0_aligned", 1280, {"num_warps": 2, "rows_per_warp": 4, "row_groups": 2}),
     ],
 )
 def test_a_gated_product_is_its_parts_bit_for_bit(format: str, k: int, dealt: dict[str, int], digits: int) -> None:
@@ -221,13 +221,13 @@ def test_results_that_are_not_normal_reach_the_digits_of_their_own_group_only() 
     ("settings", "message"),
     [
         ({"n": 48}, "n must be a multiple of 32"),
-        ({"num_warps": 1, "turns": 14}, "a warp for each group of 32 that it has rows of, not 28 and 1 for 2"),
-        ({"turns": 32}, "turns must be fewer than 32, in which a warp has 64 rows: there are 32 lanes"),
+        ({"num_warps": 1, "row_groups": 14}, "a warp for each group of 32 that it has rows of, not 28 and 1 for 2"),
+        ({"row_groups": 32}, "row_groups must be fewer than 32, in which a warp has 64 rows: there are 32 lanes"),
         (
-            {"k": 18944, "turns": 2},
-            "turns must be 1 where activations do not fit shared memory at once, as 3 digits of k=18944",
+            {"k": 18944, "row_groups": 2},
+            "row_groups must be 1 where activations do not fit shared memory at once, as 3 digits of k=18944",
         ),
-        ({"turns": 0}, "turns must be an integer, 1..32, got 0"),
+        ({"row_groups": 0}, "row_groups must be an integer, 1..32, got 0"),
         ({"out_digits": 4}, "out_digits must be an integer, 1..3, got 4"),
     ],
     ids=str,
@@ -243,7 +243,7 @@ def test_rows_that_cannot_be_dealt_out_so_are_refused(settings: dict[str, int], 
     [
         ({"rows_per_warp": 3}, "rows_per_warp must be a multiple of 2, 1..8, got 3"),
         ({"rows_per_warp": 10}, "rows_per_warp must be a multiple of 2, 1..8, got 10"),
-        ({"num_warps": 1, "turns": 12}, "not 12 and 1 for 2 groups"),
+        ({"num_warps": 1, "row_groups": 12}, "not 12 and 1 for 2 groups"),
         ({"n": 16}, "n must be a multiple of 32"),
     ],
     ids=str,
@@ -254,7 +254,7 @@ def test_pairs_that_cannot_be_dealt_out_so_are_refused(settings: dict[str, int],
 
 
 @pytest.mark.parametrize(
-    ("k", "n", "warps", "turns"),
+    ("k", "n", "warps", "row_groups"),
     [
         (1024, 3072, 16, 1),  # 96 groups: a block a multiprocessor
         (2048, 8192, 8, 4),  # 256: two
@@ -273,7 +273,7 @@ def test_gate_and_up_are_gated_where_all_groups_are_there_at_once(k: int, n: int
         assert gated is None
         return
     assert isinstance(gated, HwDp4aGemv)
-    assert (gated.num_warps, gated.turns) == (warps, turns)
+    assert (gated.num_warps, gated.row_groups) == (warps, turns)
 
 
 @pytest.mark.parametrize(
@@ -283,12 +283,12 @@ def test_gate_and_up_are_gated_where_all_groups_are_there_at_once(k: int, n: int
 def test_a_norm_is_left_by_blocks_of_32_rows_or_of_fewer_where_most_multiprocessors_would_wait(
     k: int, n: int, block_rows: int | None
 ) -> None:
-    product = find("hw_dp4a_q4k_gemv").make(k=k, n=n, digits=3, turns=2)
+    product = find("hw_dp4a_q4k_gemv").make(k=k, n=n, digits=3, row_groups=2)
     assert isinstance(product, HwDp4aGemv)
     leaving = defer_norm(product, 3)
     if isinstance(leaving, HwDp4aGemv):
         assert leaving.blocks[0].block_rows == block_rows
-        assert leaving.turns == 1
+        assert leaving.row_groups == 1
         assert bool(leaving.scratch) == (block_rows != 32)
     else:
         assert leaving is None

@@ -88,10 +88,10 @@ def test_a_sum_of_negative_zeros_is_zero_as_it_is_with_the_zeros_of_other_lanes(
 )
 def test_shares_take_the_words_that_a_warp_takes_of_one_long_row(format: str, k: int) -> None:
     short = HwDp4aGemv(ALL[format], k=k, n=8, num_warps=1, rows_per_warp=1)
-    shares = short.fragments.shares
-    long = replace(short, k=k * shares, n=8 // shares)
-    assert shares > 1
-    assert long.fragments.shares == 1
+    lane_groups = short.fragments.lane_groups
+    long = replace(short, k=k * lane_groups, n=8 // lane_groups)
+    assert lane_groups > 1
+    assert long.fragments.lane_groups == 1
     taken = []
     for kernel in (short, long):
         given = kernel.inputs(np.random.default_rng(0))

@@ -1,4 +1,5 @@
-"""hw_dp4a whose weights are copied ahead into rings in shared memory: the bits of loads into registers, and what is refused."""
+"""hw_dp4a whose weights are copied ahead into pipelines in shared memory: the bits of loads into registers, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from ptxgen.dsl.kernel_type import KernelType
-from ptxgen.dsl.launch_config import RING_SHARED
+from ptxgen.dsl.launch_config import PIPELINE_SHARED
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.compose import add_residual, between, defer_norm, fuse_horizontally, fuse_swiglu, pipeline_weights
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
@@ -24,34 +25,38 @@ from tests.ptxgen.kernels.running import emulate, inputs
 
 GROUPS = {"out_digits": 3, "num_warps": 4, "n": 96}
 SHAPES: list[tuple[str, dict[str, Any], list[dict[str, int]]]] = [
-    ("hw_dp4a_q4k_gemv", {"k": 4096, "n": 37, "normed": True}, [{"ring": 1}, {"ring": 3}]),
+    ("hw_dp4a_q4k_gemv", {"k": 4096, "n": 37, "normed": True}, [{"stages": 1}, {"stages": 3}]),
     (
         "hw_dp4a_q4k_gemv",
         {"k": 4096, "n": 37},
-        [{"ring": 2, "turns": 4}, {"ring": 5, "turns": 8, "holds_next": True}],
+        [{"stages": 2, "row_groups": 4}, {"stages": 5, "row_groups": 8, "holds_next": True}],
     ),
-    ("hw_dp4a_q4k_gemv", {"k": 1024, "n": 53}, [{"ring": 2}, {"ring": 2, "turns": 8}, {"ring": 3, "turns": 4}]),
-    ("hw_dp4a_q4k_gemv", {"k": 1536, "n": 53}, [{"ring": 2}, {"ring": 3, "turns": 4}]),  # a partial step alone
-    ("hw_dp4a_q4k_gemv_residual", {"k": 3584, "n": 67}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
+    ("hw_dp4a_q4k_gemv", {"k": 1024, "n": 53}, [{"stages": 2}, {"stages": 2, "row_groups": 8}, {"stages": 3, "row_groups": 4}]),
+    ("hw_dp4a_q4k_gemv", {"k": 1536, "n": 53}, [{"stages": 2}, {"stages": 3, "row_groups": 4}]),  # a partial step alone
+    ("hw_dp4a_q4k_gemv_residual", {"k": 3584, "n": 67}, [{"stages": 2}, {"stages": 3, "row_groups": 4}]),
     (
         "hw_dp4a_q4k_gemv_residual_normed",
         {"k": 18944, **GROUPS},  # a loop
-        [{"ring": 2, "rows_per_warp": 1}, {"ring": 3, "rows_per_warp": 1, "holds_next": True}],
+        [{"stages": 2, "rows_per_warp": 1}, {"stages": 3, "rows_per_warp": 1, "holds_next": True}],
     ),
-    ("hw_dp4a_q6k_aligned_gemv", {"k": 1536, "n": 67}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
-    ("hw_dp4a_q5k_gemv", {"k": 2048, "n": 19, "digits": 1}, [{"ring": 2, "turns": 2}]),
-    ("hw_dp4a_q8_0_gemv", {"k": 4096, "n": 19}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
-    ("hw_dp4a_q8_0_aligned_gemv", {"k": 14336, "n": 5}, [{"ring": 3, "turns": 2, "rows_per_warp": 1}]),
+    ("hw_dp4a_q6k_aligned_gemv", {"k": 1536, "n": 67}, [{"stages": 2}, {"stages": 3, "row_groups": 4}]),
+    ("hw_dp4a_q5k_gemv", {"k": 2048, "n": 19, "digits": 1}, [{"stages": 2, "row_groups": 2}]),
+    ("hw_dp4a_q8_0_gemv", {"k": 4096, "n": 19}, [{"stages": 2}, {"stages": 3, "row_groups": 4}]),
+    ("hw_dp4a_q8_0_aligned_gemv", {"k": 14336, "n": 5}, [{"stages": 3, "row_groups": 2, "rows_per_warp": 1}]),
     # so many blocks that the last ones come late
-    ("hw_dp4a_q4k_gemv_residual", {"k": 4096, "n": 101, "num_warps": 1, "rows_per_warp": 1}, [{"ring": 2}]),
-    ("hw_dp4a_q8_0_gemv_residual", {"k": 4864, "n": 103, "num_warps": 1, "rows_per_warp": 1}, [{"ring": 3}]),
-    ("gated_hw_dp4a_q4k_gemv", {"k": 2048, **GROUPS, "turns": 8}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
-    ("gated_hw_dp4a_q4k_gemv", {"k": 2048, **GROUPS}, [{"ring": 2, "turns": 7}, {"ring": 2, "turns": 5, "num_warps": 3}]),
-    ("joined_hw_dp4a_q4k_gemv", {"k": 2048, "n": 67, "n2": 33, "n3": 16}, [{"ring": 2}, {"ring": 3, "turns": 8}]),
+    ("hw_dp4a_q4k_gemv_residual", {"k": 4096, "n": 101, "num_warps": 1, "rows_per_warp": 1}, [{"stages": 2}]),
+    ("hw_dp4a_q8_0_gemv_residual", {"k": 4864, "n": 103, "num_warps": 1, "rows_per_warp": 1}, [{"stages": 3}]),
+    ("gated_hw_dp4a_q4k_gemv", {"k": 2048, **GROUPS, "row_groups": 8}, [{"stages": 2}, {"stages": 3, "row_groups": 4}]),
+    (
+        "gated_hw_dp4a_q4k_gemv",
+        {"k": 2048, **GROUPS},
+        [{"stages": 2, "row_groups": 7}, {"stages": 2, "row_groups": 5, "num_warps": 3}],
+    ),
+    ("joined_hw_dp4a_q4k_gemv", {"k": 2048, "n": 67, "n2": 33, "n3": 16}, [{"stages": 2}, {"stages": 3, "row_groups": 8}]),
     (
         "mixed_hw_dp4a_q4k_q6k_aligned_gemv",
         {"k": 1536, "n": 67, "n2": 33, "n3": 16, "normed": True},
-        [{"ring": 2}, {"ring": 2, "turns": 4, "holds_next": True}],
+        [{"stages": 2}, {"stages": 2, "row_groups": 4, "holds_next": True}],
     ),
 ]
 
@@ -75,7 +80,7 @@ def test_a_ring_changes_no_bit(name: str, shape: dict[str, Any], settings: list[
 
 
 def test_the_first_weights_are_asked_for_before_the_wait_and_all_by_one_lane() -> None:
-    lines = emit(find("hw_dp4a_q4k_gemv").make(k=4096, n=4096, digits=3, ring=2), Target(90), early=True).text.splitlines()
+    lines = emit(find("hw_dp4a_q4k_gemv").make(k=4096, n=4096, digits=3, stages=2), Target(90), early=True).text.splitlines()
     copies = [i for i, line in enumerate(lines) if "cp.async.bulk" in line]
     waits = [i for i, line in enumerate(lines) if "griddepcontrol.wait" in line]
     assert len(copies) == 2 * 2  # two parts of two rows
@@ -86,7 +91,7 @@ def test_the_first_weights_are_asked_for_before_the_wait_and_all_by_one_lane() -
 
 
 def test_gate_and_up_ask_for_a_slot_when_the_one_before_has_come() -> None:
-    kernel = find("gated_hw_dp4a_q4k_gemv").make(k=2048, n=96, digits=3, out_digits=3, num_warps=4, turns=8, ring=3)
+    kernel = find("gated_hw_dp4a_q4k_gemv").make(k=2048, n=96, digits=3, out_digits=3, num_warps=4, row_groups=8, stages=3)
     lines = emit(kernel, Target(90), early=True).text.splitlines()
     words = ("mbarrier.init.shared", "cp.async.bulk", "mbarrier.try_wait", "bar.warp.sync", "griddepcontrol.wait")
     found = [word for line in lines for word in words if word in line]
@@ -96,7 +101,7 @@ def test_gate_and_up_ask_for_a_slot_when_the_one_before_has_come() -> None:
 
 
 def test_blocks_that_come_late_ask_for_the_first_slot_and_behind_the_activations_for_the_others() -> None:
-    kernel = find("hw_dp4a_q4k_gemv_residual").make(k=4096, n=101, digits=3, num_warps=1, rows_per_warp=1, ring=2)
+    kernel = find("hw_dp4a_q4k_gemv_residual").make(k=4096, n=101, digits=3, num_warps=1, rows_per_warp=1, stages=2)
     assert kernel.launch().grid[0] > late_from()
     before, behind = emit(kernel, Target(90), early=True).text.split("griddepcontrol.wait")
     staging, _ = behind.split("bar.sync", 1)
@@ -115,7 +120,7 @@ def test_blocks_that_come_late_ask_for_the_first_slot_and_behind_the_activations
 def test_a_slot_is_read_before_it_is_filled_again_and_filled_before_what_was_read_is_multiplied(k: int) -> None:
     """In the text of a part of a row: all loads of weights, a copy, and then all products."""
     format = "q8_0_aligned"
-    kernel = replace(plain(format, k, 64), rows_per_warp=1, turns=4, ring=2)
+    kernel = replace(plain(format, k, 64), rows_per_warp=1, row_groups=4, stages=2)
     text = emit(kernel, Target(90)).text
     sums = text[text.index("bar.sync") :]  # behind the staging
     copy, product = sums.index("cp.async.bulk"), sums.index("dp4a")
@@ -130,14 +135,14 @@ def test_a_slot_is_read_before_it_is_filled_again_and_filled_before_what_was_rea
 
 def test_no_refill_waits_for_loads_that_the_epilogue_needs() -> None:
     """A proxy fence waits for what was loaded before it."""
-    kernel = find("hw_dp4a_q4k_gemv_residual_normed").make(k=4864, rows_per_warp=1, ring=2, digits=3, **GROUPS)
+    kernel = find("hw_dp4a_q4k_gemv_residual_normed").make(k=4864, rows_per_warp=1, stages=2, digits=3, **GROUPS)
     sums = emit(kernel, Target(90)).text.split("bar.sync", 1)[1]
-    assert sums.count("fence.proxy.async") == 1  # three parts, two slots
+    assert sums.count("fence.proxy.async") == 1  # three parts, two stages
     assert sums.index("fence.proxy.async") < sums.index("ld.global")
 
 
 def test_the_next_launch_starts_at_once_or_when_the_sums_are_there() -> None:
-    kernel = replace(plain("q4k", 14336, 4096), num_warps=16, ring=3)
+    kernel = replace(plain("q4k", 14336, 4096), num_warps=16, stages=3)
     for holds in (False, True):
         text = emit(replace(kernel, holds_next=holds), Target(90), early=True).text
         starts, waits = text.index("griddepcontrol.launch_dependents"), text.index("griddepcontrol.wait")
@@ -146,13 +151,13 @@ def test_the_next_launch_starts_at_once_or_when_the_sums_are_there() -> None:
 
 
 def test_what_asks_for_much_shared_memory_holds_back_a_launch_without_a_ring() -> None:
-    def ringed(kernel: KernelType | None) -> KernelType:
+    def pipelined(kernel: KernelType | None) -> KernelType:
         assert kernel is not None
         return pipeline_weights(kernel) or kernel
 
-    last = ringed(add_residual(plain("q6k_aligned", 14336, 4096)))
-    down = ringed(defer_norm(plain("q4k", 14336, 4096), 3))
-    projections = ringed(fuse_horizontally(plain("q4k", 4096, 4096), [plain("q4k", 4096, 1024)] * 2))
+    last = pipelined(add_residual(plain("q6k_aligned", 14336, 4096)))
+    down = pipelined(defer_norm(plain("q4k", 14336, 4096), 3))
+    projections = pipelined(fuse_horizontally(plain("q4k", 4096, 4096), [plain("q4k", 4096, 1024)] * 2))
     norm = RmsNorm(hidden=4096, digits=3)
     output, gate = (plain("q8_0_aligned", 4096, n) for n in (4096, 14336))
     found = [
@@ -160,9 +165,9 @@ def test_what_asks_for_much_shared_memory_holds_back_a_launch_without_a_ring() -
         for one, behind in (
             (last, norm),
             (down, None),  # nobody knows
-            (ringed(defer_norm(output, 3)), ringed(fuse_swiglu(gate, gate, 3))),
+            (pipelined(defer_norm(output, 3)), pipelined(fuse_swiglu(gate, gate, 3))),
             (down, projections),
-            (ringed(defer_norm(plain("q4k", 4096, 4096), 3)), norm),  # 89 KB
+            (pipelined(defer_norm(plain("q4k", 4096, 4096), 3)), norm),  # 89 KB
         )
     ]
     assert found == [True] * 3 + [False] * 2
@@ -174,22 +179,22 @@ def test_what_leaves_shared_memory_leaves_registers_for_a_block_of_the_next() ->
     down = defer_norm(plain("q4k", 14336, 4096), 3)
     found = []
     for kernel in (output, down):
-        ringed = kernel and pipeline_weights(kernel)
-        assert ringed is not None
-        text = emit(ringed, Target(90)).text
-        found.append((ringed.launch().most_registers, ".maxnreg 80\n" in text, assemble(text, Target(90)).registers <= 80))
+        pipelined = kernel and pipeline_weights(kernel)
+        assert pipelined is not None
+        text = emit(pipelined, Target(90)).text
+        found.append((pipelined.launch().most_registers, ".maxnreg 80\n" in text, assemble(text, Target(90)).registers <= 80))
     assert found == [(80, True, True), (0, False, False)]
 
 
 def test_kernels_with_a_ring_alone_ask_for_room() -> None:
     kernel = plain("q4k", 4096, 4096)
-    assert (kernel.launch().shared_room, replace(kernel, ring=2).launch().shared_room) == (0, 132 * 1024)
+    assert (kernel.launch().shared_room, replace(kernel, stages=2).launch().shared_room) == (0, 132 * 1024)
 
 
 def chosen(kernel: KernelType) -> dict[str, Any] | None:
-    ringed = pipeline_weights(kernel)
-    names = ("num_warps", "rows_per_warp", "turns", "ring", "last_rows_per_warp")
-    return None if ringed is None else {name: value for name, value in ringed.parameters().items() if name in names}
+    pipelined = pipeline_weights(kernel)
+    names = ("num_warps", "rows_per_warp", "row_groups", "stages", "last_rows_per_warp")
+    return None if pipelined is None else {name: value for name, value in pipelined.parameters().items() if name in names}
 
 
 def plain(format: str, k: int, n: int, digits: int = 3) -> HwDp4aGemv:
@@ -201,7 +206,7 @@ def plain(format: str, k: int, n: int, digits: int = 3) -> HwDp4aGemv:
 @pytest.mark.parametrize(
     ("k", "rows", "expected"),
     [
-        (4096, (4096, 1024, 1024), {"num_warps": 8, "rows_per_warp": 3, "turns": 1, "ring": 2}),
+        (4096, (4096, 1024, 1024), {"num_warps": 8, "rows_per_warp": 3, "row_groups": 1, "stages": 2}),
         (2048, (2048, 512, 512), None),  # too few weights
         (1536, (8960, 8960), None),  # more blocks than are there at once
     ],
@@ -229,7 +234,7 @@ def test_products_that_leave_a_norm_have_as_many_slots_as_fit() -> None:
     for format, k, n in (("q4k", 14336, 4096), ("q6k_aligned", 18944, 3584), ("q4k", 8960, 1536), ("q6k", 3584, 4096)):
         leaving = defer_norm(plain(format, k, n), 3)
         assert leaving is not None
-        found.append((chosen(leaving) or {}).get("ring"))
+        found.append((chosen(leaving) or {}).get("stages"))
     assert found == [3, 2, 2, None]  # room for three; for two; a row a warp; rows that are no whole pieces
 
 
@@ -248,7 +253,7 @@ def test_others_have_a_ring_where_a_block_a_multiprocessor_has_all_rows_or_activ
     for k, n in ((14336, 2048), (14336, 4096), (4096, 8192), (18944, 8192)):
         residual = add_residual(plain("q6k_aligned", k, n))
         assert residual is not None
-        found.append(tuple((chosen(residual) or {}).get(name) for name in ("num_warps", "rows_per_warp", "ring")))
+        found.append(tuple((chosen(residual) or {}).get(name) for name in ("num_warps", "rows_per_warp", "stages")))
     assert found == [(16, 1, 3), (16, 2, 3), (None, None, None), (8, 2, 2)]
 
 
@@ -286,17 +291,17 @@ def test_rings_spill_nothing(format: str) -> None:
             add_residual(product),
             fuse_swiglu(product, product, 3),
         ):
-            ringed = one and pipeline_weights(one)
-            if ringed is not None:
-                assert assemble(emit(ringed, Target(90)).text, Target(90)).spill_stores == 0
+            pipelined = one and pipeline_weights(one)
+            if pipelined is not None:
+                assert assemble(emit(pipelined, Target(90)).text, Target(90)).spill_stores == 0
 
 
 @pytest.mark.parametrize(
     "settings",
     [
         {"pdl": True},
-        {"ring": 6, "num_warps": 2, "rows_per_warp": 1},
-        {"ring": 3, "holds_next": True, "num_warps": 2, "rows_per_warp": 1},
+        {"stages": 6, "num_warps": 2, "rows_per_warp": 1},
+        {"stages": 3, "holds_next": True, "num_warps": 2, "rows_per_warp": 1},
     ],
     ids=str,
 )
@@ -309,9 +314,9 @@ def test_settings_that_somebody_names_hinder_no_ring(settings: dict[str, Any]) -
     )  # fmt: skip
     assert sum(one is not None for one in made) >= 4
     for one in made:
-        ringed = one and pipeline_weights(one)
-        if ringed is not None:
-            found = ringed.parameters()
+        pipelined = one and pipeline_weights(one)
+        if pipelined is not None:
+            found = pipelined.parameters()
             assert (found["pdl"], found["holds_next"]) == (False, False)
 
 
@@ -321,20 +326,20 @@ def test_a_matrix_of_fewer_rows_than_a_warp_takes_has_no_ring() -> None:
     assert pipeline_weights(joined) is None
     residual = add_residual(plain("q4k", 18944, 1))
     assert residual is not None
-    assert chosen(residual) == {"num_warps": 16, "rows_per_warp": 1, "turns": 1, "ring": 3}
+    assert chosen(residual) == {"num_warps": 16, "rows_per_warp": 1, "row_groups": 1, "stages": 3}
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"ring": 0, "holds_next": True}, "holds_next must be False without a ring"),
-        ({"ring": 33}, "ring must be an integer, 0..32, got 33"),
-        ({"ring": 2, "pdl": True}, "with a ring, which is filled before the launch before has ended, pdl must be False"),
+        ({"stages": 0, "holds_next": True}, "holds_next must be False without a pipeline"),
+        ({"stages": 33}, "stages must be an integer, 0..32, got 33"),
+        ({"stages": 2, "pdl": True}, "with a pipeline, which is filled before the launch before has ended, pdl must be False"),
         (
-            {"ring": 2, "rows_per_warp": 8, "num_warps": 32},
-            f"ring must be smaller than 2.* bytes of .*; there are {RING_SHARED}",
+            {"stages": 2, "rows_per_warp": 8, "num_warps": 32},
+            f"stages must be smaller than 2.* bytes of .*; there are {PIPELINE_SHARED}",
         ),
-        ({"ring": 1, "n": 1}, "rows_per_warp must be fewer than 2, in which a warp has 2 rows: there are 1 rows of a matrix"),
+        ({"stages": 1, "n": 1}, "rows_per_warp must be fewer than 2, in which a warp has 2 rows: there are 1 rows of a matrix"),
     ],
     ids=str,
 )
@@ -344,13 +349,13 @@ def test_rings_that_there_cannot_be_are_refused(settings: dict[str, Any], messag
 
 
 def test_rows_that_are_no_whole_pieces_have_no_ring() -> None:
-    with pytest.raises(ArgumentError, match="ring must be 0 where rows are no whole pieces of 16 bytes, as those of k=896"):
-        find("hw_dp4a_q8_0_gemv").make(k=896, n=5, ring=2)
-    with pytest.raises(ArgumentError, match="ring must be 0 where rows are no whole pieces of 16 bytes, as those of k=128"):
-        find("hw_dp4a_q8_0_gemv").make(k=128, n=9, ring=1, rows_per_warp=1)  # four are, but a warp may begin with any
+    with pytest.raises(ArgumentError, match="stages must be 0 where rows are no whole pieces of 16 bytes, as those of k=896"):
+        find("hw_dp4a_q8_0_gemv").make(k=896, n=5, stages=2)
+    with pytest.raises(ArgumentError, match="stages must be 0 where rows are no whole pieces of 16 bytes, as those of k=128"):
+        find("hw_dp4a_q8_0_gemv").make(k=128, n=9, stages=1, rows_per_warp=1)  # four are, but a warp may begin with any
     with pytest.raises(ArgumentError, match="with which a block takes 235520 bytes of shared memory"):
         find("gated_hw_dp4a_q4k_gemv").make(
-            k=2048, n=2048, digits=3, out_digits=3, num_warps=24, turns=16, rows_per_warp=4, normed=True, ring=2
+            k=2048, n=2048, digits=3, out_digits=3, num_warps=24, row_groups=16, rows_per_warp=4, normed=True, stages=2
         )
-    with pytest.raises(ArgumentError, match="ring must be 0 for several rows of activations, here 3"):
-        find("batched_hw_dp4a_q4k_gemv").make(k=1024, n=5, m=3, ring=2)
+    with pytest.raises(ArgumentError, match="stages must be 0 for several rows of activations, here 3"):
+        find("batched_hw_dp4a_q4k_gemv").make(k=1024, n=5, m=3, stages=2)
