@@ -1,5 +1,5 @@
 """Times persistent_layer with settings that may suit a large GPU: launches one after another as one graph, each of a layer
-whose weights the cache no longer holds; each waits for the one before it, or starts early and then waits.
+whose weights the cache no longer holds; each waits for the one before it, or is dependent and then waits.
 
 python -m benchmarks.persistent_layer -o benchmarks/results/persistent-layer-8b-h200.json
 """
@@ -86,10 +86,10 @@ def layers(device: Device, kernel: PersistentLayer) -> Iterator[list[dict[str, A
 
 
 def times(
-    launcher: Launcher, kernel: PersistentLayer, given: Sequence[Mapping[str, Any]], runs: int, *, early: bool
+    launcher: Launcher, kernel: PersistentLayer, given: Sequence[Mapping[str, Any]], runs: int, *, dependent: bool
 ) -> list[float]:
     """Seconds of a launch, for each run."""
-    prepare = launcher.prepare_early if early else launcher.prepare
+    prepare = launcher.prepare_dependent if dependent else launcher.prepare
     plans: list[Plan] = [prepare(kernel, **arguments) for arguments in given]
     if launcher.device.kind == "cuda":
         plans *= -(-LEAST_LAUNCHES // len(plans))
@@ -119,10 +119,10 @@ def main(
             kernel = layer(SHAPES[shape], main_format, finer, int(count))
             with layers(device, kernel) as given:
                 for made in settings(kernel, grid):
-                    for early in (False, True) if device.target.sm >= 90 else (False,):
-                        seconds = times(launcher, made, given, runs, early=early)
-                        results.append(_record(made, seconds, early=early))
-                        click.echo(f"{results[-1]['microseconds']['median']:9.2f} us  early={early}  {made}")
+                    for dependent in (False, True) if device.target.sm >= 90 else (False,):
+                        seconds = times(launcher, made, given, runs, dependent=dependent)
+                        results.append(_record(made, seconds, dependent=dependent))
+                        click.echo(f"{results[-1]['microseconds']['median']:9.2f} us  dependent={dependent}  {made}")
         record = {
             "what": "persistent_layer on fresh weights, launches as one graph",
             "unit": "microseconds a launch: median, least and most of the replays",
@@ -133,12 +133,12 @@ def main(
             write(output, record, device.describe(), commit)
 
 
-def _record(kernel: PersistentLayer, seconds: list[float], *, early: bool) -> dict[str, Any]:
+def _record(kernel: PersistentLayer, seconds: list[float], *, dependent: bool) -> dict[str, Any]:
     median, least, most = (round(value * 1e6, 3) for value in (statistics.median(seconds), min(seconds), max(seconds)))
     return {
         "kernel": kernel.name,
         "parameters": dict(kernel.parameters()),
-        "early": early,
+        "dependent": dependent,
         "bytes": kernel.work().bytes,
         "microseconds": {"median": median, "min": least, "max": most},
     }

@@ -19,7 +19,7 @@ from tests.rooms import imports, modules, room_of
 
 RELATIONS: Final = (
     "batched", "with_residual", "with_norm", "in_parts", "sent", "with_residual_norm", "gated", "with_weight_ring", "between",
-    "borrowed", "early", "joined",
+    "borrowed", "dependent", "joined",
 )  # fmt: skip
 """Methods of KernelType that say what a kernel is beside another one, or with more work."""
 COMBINATION: Final = re.compile("Batched|Digits|Halves|Residual|Normed|Gated|Sent|Joined|Mixed|Merged|Rotating")
@@ -87,7 +87,7 @@ def deciders() -> list[str]:
 
 
 def _composed(module: ast.Module) -> set[str]:
-    """The functions of compose.py, but that for early starts, that a module imports, or names as those of `compose`."""
+    """The functions of compose.py, but that for dependent launches, that a module imports, or names as those of `compose`."""
     imported = (node for node in ast.walk(module) if isinstance(node, ast.ImportFrom))
     named = (node for node in ast.walk(module) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "compose")
     by_name = {alias.name for node in imported if node.module == "ptxgen.kernels.compose" for alias in node.names}

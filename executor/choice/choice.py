@@ -120,8 +120,8 @@ class GpuProfile:
         """This profile with a launch for each operation, so that each output is in memory: the same bits."""
         return self.without("persistent_layers", "deferred_norms", "swiglu_fusion", "plane_gathers")
 
-    def starts_early(self, target: Target) -> bool:
-        """Whether the launches of a step start early on this target. ArgumentError as of `require_on`."""
+    def has_dependent_launches(self, target: Target) -> bool:
+        """Whether the launches of a step are dependent on this target. ArgumentError as of `require_on`."""
         self.require_on(target)
         return self.allows("dependent_launches")
 

@@ -1,7 +1,7 @@
-"""Proves the early starts of a graph: what a launch touches before its wait is nothing that a launch still in flight may touch
-in a way that conflicts. Knows no device.
+"""Proves the dependent launches of a graph: what a launch touches before its wait is nothing that a launch still in flight may
+touch in a way that conflicts. Knows no device.
 
-A launch that starts early (programmatic dependent launch) runs from when all blocks of the one launch that it depends on have
+A dependent launch (of programmatic dependent launch) runs from when all blocks of the one launch that it depends on have
 executed `griddepcontrol.launch_dependents` or ended. `griddepcontrol.wait` lets it go on when that launch has ended, and its
 writes are seen (PTX ISA 9.7.13.13). So what is in flight at its start depends on when that launch lets its dependent start: if
 it does so before it has waited itself, all launches before it that were in flight when it started may still run."""
@@ -19,12 +19,12 @@ from ptxgen.dsl.dependent_launch import BeforeWait, NextStarts
 
 @dataclass(frozen=True)
 class Start:
-    """A launch of a graph. title: what errors call it; after, early: as of its Node; accesses: what it touches, by argument;
-    before_wait: which of them before its wait; from_peers: the arguments that launches on other devices write."""
+    """A launch of a graph. title: what errors call it; after, dependent: as of its Node; accesses: what it touches, by
+    argument; before_wait: which of them before its wait; from_peers: the arguments that launches on other devices write."""
 
     title: object
     after: tuple[int, ...]
-    early: bool
+    dependent: bool
     accesses: Mapping[str, AccessedRange]
     before_wait: BeforeWait
     from_peers: frozenset[str] = frozenset()
@@ -32,7 +32,7 @@ class Start:
     @property
     def depends_on(self) -> int | None:
         """The launch before whose end it may start; None if it starts when all that it waits for has ended."""
-        return self.after[0] if self.early and len(self.after) == 1 else None
+        return self.after[0] if self.dependent and len(self.after) == 1 else None
 
 
 class _Touch(NamedTuple):
@@ -52,8 +52,8 @@ class _Memory:
     writes: list[_Touch] = field(default_factory=list)
 
 
-def check_early_starts(launches: Sequence[Start]) -> None:
-    """LaunchError for the first launch, in order, that starts early and may touch before its wait what it must not: what a
+def check_dependent_launches(launches: Sequence[Start]) -> None:
+    """LaunchError for the first launch, in order, that is dependent and may touch before its wait what it must not: what a
     launch in flight writes, or, if it writes before its wait, what such a launch touches; what launches on other devices write;
     or memory that no argument names. It names both launches, the argument and the memory."""
     peers = _from_peers(launches)
@@ -85,9 +85,9 @@ def _check(
 ) -> None:
     facts = launch.before_wait
     if not facts.waits:
-        raise LaunchError(f"{launch.title} starts early, and a thread of it may end without having waited")
+        raise LaunchError(f"{launch.title} is dependent, and a thread of it may end without having waited")
     if facts.anywhere:
-        raise LaunchError(f"{launch.title} starts early, and touches memory before it waits that no argument names")
+        raise LaunchError(f"{launch.title} is dependent, and touches memory before it waits that no argument names")
     for name, writes in _touched(facts):
         access = launch.accesses[name]
         does = "writes" if writes else "reads"
@@ -96,13 +96,13 @@ def _check(
             if other.meets(access) and not over >> other.launch & 1:
                 theirs = "writes" if other.access.writes else "reads"
                 raise LaunchError(
-                    f"{launch.title} starts early and {does} {name} ({_range(access)}) before it waits, which "
+                    f"{launch.title} is dependent and {does} {name} ({_range(access)}) before it waits, which "
                     f"{launches[other.launch].title}, which may still run, {theirs} as {other.name} ({_range(other.access)})"
                 )
         for other in peers:
             if other.access.memory == access.memory and other.meets(access):
                 raise LaunchError(
-                    f"{launch.title} starts early and {does} {name} ({_range(access)}) before it waits, which other devices "
+                    f"{launch.title} is dependent and {does} {name} ({_range(access)}) before it waits, which other devices "
                     f"write for {launches[other.launch].title} as {other.name}"
                 )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ptxgen.conformance.before_wait import EarlyPart
+from ptxgen.conformance.before_wait import PartBeforeWait
 from ptxgen.dsl.arguments import Array, Signature
 from ptxgen.emulator.origins import ANYWHERE
 from ptxgen.emulator.parse import parse
@@ -21,15 +21,15 @@ from ptxgen.isa.effects import ENDS, STORES, Effect
 
 
 def violations(text: str, entry: str, signature: Signature) -> list[str]:
-    """Why this text must not start early, in words and with its lines; empty if it may."""
-    rule = _Rule(EarlyPart(parse(text), entry, signature), text.splitlines())
+    """Why this text must not be dependent, in words and with its lines; empty if it may."""
+    rule = _Rule(PartBeforeWait(parse(text), entry, signature), text.splitlines())
     if rule.part.ambiguous:
         return [f"{name} is the name of an argument and of a variable" for name in rule.part.ambiguous]
     return [*dict.fromkeys([*rule.before_the_wait(), *rule.through_the_read_only_path(), *rule.to_constants()])]
 
 
 class _Rule:
-    def __init__(self, part: EarlyPart, lines: list[str]) -> None:
+    def __init__(self, part: PartBeforeWait, lines: list[str]) -> None:
         self.part, self.lines = part, lines
         self.constant = {n for n, a in part.signature.items() if isinstance(a, Array) and a.constant}
         self.settled = {n for n, a in part.signature.items() if isinstance(a, Array) and a.settled}

@@ -37,15 +37,15 @@ class BeforeWait:
     next_starts: NextStarts = NextStarts.AT_ITS_END
 
 
-def promised(kernel: KernelType, signature: Signature, *, early: bool, of_itself: bool) -> BeforeWait:
-    """What the kernel's signature allows before the wait. early: of its early form (`build`), which lets the next launch start
-    at once unless it says otherwise; of_itself: it has only one form, which starts early (LaunchConfig.early). Any other form
-    starts when the launches before it have ended."""
-    if not early and not of_itself:
+def promised(kernel: KernelType, signature: Signature, *, dependent: bool, of_itself: bool) -> BeforeWait:
+    """What the kernel's signature allows before the wait. dependent: of its dependent form (`build`), which lets the next
+    launch start at once unless it says otherwise; of_itself: it has only one form, which is dependent (LaunchConfig.dependent).
+    Any other form starts when the launches before it have ended."""
+    if not dependent and not of_itself:
         return BeforeWait()
     if not of_itself and not kernel.waits_inside:
         return _WAITS_FIRST
-    reads = (name for name, argument in signature.items() if isinstance(argument, Array) and argument.read_early)
+    reads = (name for name, argument in signature.items() if isinstance(argument, Array) and argument.readable_before_wait)
     return BeforeWait(frozenset(reads), next_starts=NextStarts.BEFORE_THE_WAIT)
 
 

@@ -20,7 +20,7 @@ from ptxgen.dsl.arguments import (
     update,
     write,
 )
-from ptxgen.dsl.launch_config import EARLY_SM, PIPELINE_SHARED, LaunchConfig
+from ptxgen.dsl.launch_config import DEPENDENT_SM, PIPELINE_SHARED, LaunchConfig
 from ptxgen.dsl.parts import part_parameters
 from ptxgen.errors import ArgumentError
 from ptxgen.target import ALL, DEFAULT, FIRST_PTX, Target
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # The kernels of users import the names of arguments.py and launch_config.py from here, too.
 __all__ = [
-    "EARLY_SM", "HIDDEN", "MOST_CODE", "PIPELINE_SHARED", "Argument", "Array", "Direction", "HalfForm", "KernelType",
+    "DEPENDENT_SM", "HIDDEN", "MOST_CODE", "PIPELINE_SHARED", "Argument", "Array", "Direction", "HalfForm", "KernelType",
     "LaunchConfig", "Scalar", "Signature", "Work", "addresses", "is_whole", "read", "update", "write",
 ]  # fmt: skip
 
@@ -82,14 +82,14 @@ class KernelType(ABC):
     """Whether a GPU gives the bits of the emulator. Not where it sums products of floats by mma.sync: PTX leaves the order and
     the rounding of that sum open. Then `tolerance` holds for both; launches on one GPU still give the same bits every time."""
     waits_inside: ClassVar[bool] = False
-    """Whether `emit` says, by `k.wait_for_launch_before()`, where the kernel has to wait: in its early form it does the rest
-    first. Others wait before all else."""
+    """Whether `emit` says, by `k.wait_for_launch_before()`, where the kernel has to wait: in its dependent form it does the
+    rest first. Others wait before all else."""
     frees_next_inside: ClassVar[bool] = False
-    """Whether `emit` says, by `k.let_next_launch_start()`, from where on its early form lets the next launch start. Others
+    """Whether `emit` says, by `k.let_next_launch_start()`, from where on its dependent form lets the next launch start. Others
     let it at once."""
     dependent_form: ClassVar[Mapping[str, Any]] = {}
     """The fields of its form for programmatic dependent launch, which works before it waits for the launch before it
-    (LaunchConfig.early), with the same bits. Empty where it waits before all else, or where `waits_inside` says."""
+    (LaunchConfig.dependent), with the same bits. Empty where it waits before all else, or where `waits_inside` says."""
     most_code: ClassVar[int] = MOST_CODE
     """Bytes of machine code that it may have."""
     batched_alike: ClassVar[bool] = True

@@ -236,9 +236,9 @@ def borrowed(kernel: KernelType) -> Mapping[str, str]:
     return found
 
 
-def start_early(kernel: KernelType) -> KernelType:
-    """The form that works before it waits for the launch before it (LaunchConfig.early), with the same bits; the kernel itself
-    where it has none: then it waits first."""
+def as_dependent(kernel: KernelType) -> KernelType:
+    """The form that works before it waits for the launch before it (LaunchConfig.dependent), with the same bits; the kernel
+    itself where it has none: then it waits first."""
     return replace(kernel, **kernel.dependent_form) if kernel.dependent_form else kernel
 
 

@@ -38,11 +38,11 @@ def test_what_earlier_steps_left_is_there_before_it_has_waited(
     if gpu.target.sm < 90:
         pytest.skip("programmatic dependent launch needs sm_90")
     path = made(tmp_path, arch, **{**shape, "layers": 12})
-    waiting, early = (
+    waiting, dependent = (
         [
-            decoded(path, switched(ROTATING.with_rules("horizontal_fusion"), dependent_launches=early), gpu)[0]
+            decoded(path, switched(ROTATING.with_rules("horizontal_fusion"), dependent_launches=dependent), gpu)[0]
             for _ in range(rounds)
         ]
-        for early, rounds in ((False, 1), (True, 5))
+        for dependent, rounds in ((False, 1), (True, 5))
     )
-    assert early == 5 * waiting
+    assert dependent == 5 * waiting

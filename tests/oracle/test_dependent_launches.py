@@ -1,5 +1,5 @@
-"""Every early start of the steps of the benchmark models is proved from the texts of their kernels: what they touch before the
-wait on some path, and where they let the next launch start."""
+"""Every dependent launch of the steps of the benchmark models is proved from the texts of their kernels: what they touch before
+the wait on some path, and where they let the next launch start."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tests.oracle.launches import SUBJECTS, Subject
 
 HOPPER = Target(90)
 EARLY = [subject for subject in SUBJECTS if subject.gpu != "no-table"]
-"""No kernel of the others, sm_80, starts early."""
+"""No kernel of the others, sm_80, is dependent."""
 LAYERS = 2
 """Of which the second begins where another layer has ended."""
 
 
 @cache
-def _of_text(kernel: KernelType, early: bool) -> BeforeWait:
-    text = emit(kernel, kernel.target_for(HOPPER), early=early).text
+def _of_text(kernel: KernelType, dependent: bool) -> BeforeWait:
+    text = emit(kernel, kernel.target_for(HOPPER), dependent=dependent).text
     return before_wait(text, kernel.name, kernel.signature())
 
 
-def of_text(kernel: KernelType, signature: Signature, *, early: bool, of_itself: bool) -> BeforeWait:
+def of_text(kernel: KernelType, signature: Signature, *, dependent: bool, of_itself: bool) -> BeforeWait:
     """As `promised`, by the kernel's text."""
-    return _of_text(kernel, early) if early or of_itself else BeforeWait()
+    return _of_text(kernel, dependent) if dependent or of_itself else BeforeWait()
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def proved(monkeypatch: pytest.MonkeyPatch) -> list[KernelType]:
     """Graphs are checked by the facts of texts; the kernels whose texts were read."""
     read: list[KernelType] = []
 
-    def facts(kernel: KernelType, signature: Signature, *, early: bool, of_itself: bool) -> BeforeWait:
-        found, promise = (of(kernel, signature, early=early, of_itself=of_itself) for of in (of_text, promised))
+    def facts(kernel: KernelType, signature: Signature, *, dependent: bool, of_itself: bool) -> BeforeWait:
+        found, promise = (of(kernel, signature, dependent=dependent, of_itself=of_itself) for of in (of_text, promised))
         assert found.reads <= promise.reads, kernel
         read.append(kernel)
         return found
@@ -49,7 +49,7 @@ def proved(monkeypatch: pytest.MonkeyPatch) -> list[KernelType]:
     return read
 
 
-def test_every_early_start_of_a_token_is_proved(proved: list[KernelType]) -> None:
+def test_every_dependent_launch_of_a_token_is_proved(proved: list[KernelType]) -> None:
     listing = EARLY[0].listing(LAYERS, steps=1)
     assert listing.count(" early;") > 5 * LAYERS
     assert len(set(proved)) > 5
@@ -57,12 +57,12 @@ def test_every_early_start_of_a_token_is_proved(proved: list[KernelType]) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("subject", EARLY, ids=str)
-def test_every_early_start_of_a_model_is_proved(subject: Subject, proved: list[KernelType]) -> None:
+def test_every_dependent_launch_of_a_model_is_proved(subject: Subject, proved: list[KernelType]) -> None:
     assert subject.listing(LAYERS).count(" early;") > 3 * 5 * LAYERS
     assert len(set(proved)) > 10
 
 
-def test_no_launch_of_other_gpus_starts_early() -> None:
+def test_no_launch_of_other_gpus_is_dependent() -> None:
     others = [subject for subject in SUBJECTS if subject not in EARLY]
     assert others
     assert not any(" early;" in subject.path.read_text(encoding="utf-8") for subject in others)

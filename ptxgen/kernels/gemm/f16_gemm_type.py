@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.arguments import Array, Signature, read
 from ptxgen.dsl.kernel_type import HalfForm, Work
-from ptxgen.dsl.launch_config import EARLY_SM
+from ptxgen.dsl.launch_config import DEPENDENT_SM
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, Format
 from ptxgen.kernels.accuracy import gamma, product_errors, with_outlier
@@ -78,7 +78,7 @@ class F16GemmType(GemvType):
 
     @property
     def least_sm(self) -> int:
-        return self.only_on.sm if self.only_on is not None else EARLY_SM if self.pdl else 80
+        return self.only_on.sm if self.only_on is not None else DEPENDENT_SM if self.pdl else 80
 
     @property
     def activation_f16_split(self) -> HalfForm:

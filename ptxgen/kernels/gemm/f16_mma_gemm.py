@@ -86,7 +86,7 @@ class HalfMmaGemm(F16GemmType):
     def launch(self) -> LaunchConfig:
         threads = WARP_SIZE * self.warps * self.split
         resident = max(1, self.resident_threads // threads)
-        return LaunchConfig(grid=self.blocks.groups, block=threads, resident=resident, early=self.pdl)
+        return LaunchConfig(grid=self.blocks.groups, block=threads, resident=resident, dependent=self.pdl)
 
     def emit(self, k: KernelBuilder) -> None:
         block = HalfTile(self, k)

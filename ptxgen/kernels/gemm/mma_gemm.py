@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.launch_config import EARLY_SM, LaunchConfig
+from ptxgen.dsl.launch_config import DEPENDENT_SM, LaunchConfig
 from ptxgen.dsl.memory import Element, Index
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
@@ -70,7 +70,7 @@ class MmaGemm(Int8GemvType):
 
     @property
     def least_sm(self) -> int:
-        return EARLY_SM if self.pdl else 80
+        return DEPENDENT_SM if self.pdl else 80
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -116,7 +116,7 @@ class MmaGemm(Int8GemvType):
     def launch(self) -> LaunchConfig:
         threads = WARP_SIZE * self.warps * self.split
         resident = max(1, self.resident_threads // threads)
-        return LaunchConfig(grid=self.blocks.groups, block=threads, resident=resident, early=self.pdl)
+        return LaunchConfig(grid=self.blocks.groups, block=threads, resident=resident, dependent=self.pdl)
 
     def emit(self, k: KernelBuilder) -> None:
         block = BlockTile(self, k)

@@ -126,12 +126,12 @@ class StationaryGemm(F16GemmType):
         return (HOPPER.max_shared // self.split - pipelines) // (self.blocks.column_tiles * SHARE)
 
     def launch(self) -> LaunchConfig:
-        """A block that starts early takes more than half of a multiprocessor's shared memory: else some would get two while
+        """A dependent block takes more than half of a multiprocessor's shared memory: else some would get two while
         others, where the kernels before still run, get none."""
         threads = WARP_SIZE * self.split
         shared = max(self.dynamic_shared, HOPPER.max_shared // 2 + 1) if self.pdl else self.dynamic_shared
         resident = max(1, self.resident_threads // threads)
-        return LaunchConfig(self.blocks.groups * self.slices, threads, resident, early=self.pdl, dynamic_shared=shared)
+        return LaunchConfig(self.blocks.groups * self.slices, threads, resident, dependent=self.pdl, dynamic_shared=shared)
 
     def emit(self, k: KernelBuilder) -> None:
         block = StationaryTile(self, k)

@@ -107,7 +107,7 @@ class WgmmaGemm(F16GemmType):
 
     def launch(self) -> LaunchConfig:
         threads, shared = WARPGROUP_SIZE * self.warpgroups, self.block.shared_bytes
-        return LaunchConfig(self.blocks.groups * self.slices, threads, early=self.pdl, dynamic_shared=shared)
+        return LaunchConfig(self.blocks.groups * self.slices, threads, dependent=self.pdl, dynamic_shared=shared)
 
     def emit(self, k: KernelBuilder) -> None:
         tile = WarpgroupTile(self, self.block, k)

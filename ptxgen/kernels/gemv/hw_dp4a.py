@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ptxgen.dsl.arguments import Signature
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HIDDEN, Work
-from ptxgen.dsl.launch_config import EARLY_SM, LaunchConfig
+from ptxgen.dsl.launch_config import DEPENDENT_SM, LaunchConfig
 from ptxgen.dsl.parts import PARTS, composed
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import REPACKED, Format, find
@@ -182,7 +182,7 @@ class HwDp4aGemv(Int8GemvType):
 
     @property
     def least_sm(self) -> int:
-        return EARLY_SM if self.pdl or self.stages else 75
+        return DEPENDENT_SM if self.pdl or self.stages else 75
 
     @property
     def waits_inside(self) -> bool:  # type: ignore[override]
@@ -203,7 +203,7 @@ class HwDp4aGemv(Int8GemvType):
             sum(one.count for one in blocks),
             first.threads,
             max(1, first.threads_at_once // first.threads),
-            early=self.pdl,
+            dependent=self.pdl,
             dynamic_shared=dynamic_shared,
             shared_room=PIPELINE_ROOM if self.stages else 0,
             ranks=1 if self.sends is None else self.sends.ranks,

@@ -1,5 +1,5 @@
-"""A chain in which each GEMV reads what the kernel before it has just written: what goes wrong if one that a graph starts early
-does not wait."""
+"""A chain in which each GEMV reads what the kernel before it has just written: what goes wrong if one that a graph makes
+dependent does not wait."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from ptxgen.types import F32, S8, S32
 STEPS = 4
 
 
-def results(device: Device, kernel: HwDp4aGemv, *, early: bool, replays: int = 1) -> list[bytes]:
+def results(device: Device, kernel: HwDp4aGemv, *, dependent: bool, replays: int = 1) -> list[bytes]:
     """The bytes of y after each replay of a chain of STEPS times: other activations to digits, digits times weights to y.
-    `early`: the kernels start early, in one graph; else they are launched one by one. Random arguments, the same each time."""
+    `dependent`: the kernels are dependent, in one graph; else they are launched one by one. Random arguments, the same each
+    time."""
     rng = np.random.default_rng(7)
     launcher = Launcher(device, Modules(device))
-    kernel = replace(kernel, pdl=early)
+    kernel = replace(kernel, pdl=dependent)
     given, quantize = kernel.inputs(rng), Quantize(count=kernel.digits, n=kernel.k, rows=kernel.activation_rows)
     y = GpuBuffer.zeros(device, F32, kernel.signature()["y"].shape, "y")  # type: ignore[union-attr]
     w = GpuBuffer.from_numpy(device, given["w"], name="w")
@@ -40,7 +41,7 @@ def results(device: Device, kernel: HwDp4aGemv, *, early: bool, replays: int = 1
         x = rng.standard_normal((kernel.activation_rows, kernel.k), np.float32)
         plans.append(launcher.prepare(quantize, x=GpuBuffer.from_numpy(device, x, name=f"x {step}"), **made))
         plans.append(launcher.prepare(kernel, y=y, w=w, **made))
-    run: Sequence[Callable[[], None]] = [LaunchGraph(launcher.device, plans).replay] if early else plans
+    run: Sequence[Callable[[], None]] = [LaunchGraph(launcher.device, plans).replay] if dependent else plans
     found = []
     for _ in range(replays):
         for launch in run:

@@ -35,24 +35,24 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(folder / "m.gguf", "llama", Q.Q4_K, layers=2, hidden=256, heads=4, kv_heads=2, ff=256, context=CONTEXT)
 
 
-def profile_for(device: Device, *, early: bool) -> GpuProfile:
+def profile_for(device: Device, *, dependent: bool) -> GpuProfile:
     """With kernels for several rows that load weights before they wait."""
     entries = [
         TuningEntry("accurate", "q4k", 256, n, name, parameters, 1e-6, error=1e-7, rows=4)
         for n, (name, parameters) in zip((128, 256), GEMMS, strict=True)
     ]
     table = TuningTable("a table", GpuModel.of(device), tuple(entries))
-    return switched(GpuProfile(tables=(table,)).with_rules("last_block_reduction"), dependent_launches=early)
+    return switched(GpuProfile(tables=(table,)).with_rules("last_block_reduction"), dependent_launches=dependent)
 
 
 def starts(plans: tuple[Plan, ...]) -> set[str]:
     """The kernels of which a graph starts some launch early."""
-    return {plan.kernel.name for plan in plans if plan.node((0,)).early}
+    return {plan.kernel.name for plan in plans if plan.node((0,)).dependent}
 
 
-def decoded(path: Path, device: Device, *, early: bool, rounds: int = 1) -> tuple[bytes, list[set[str]]]:
-    """The logits of a sequence and of steps of rows, again and again, and which kernels may start early in either."""
-    profile, logits = profile_for(device, early=early), []
+def decoded(path: Path, device: Device, *, dependent: bool, rounds: int = 1) -> tuple[bytes, list[set[str]]]:
+    """The logits of a sequence and of steps of rows, again and again, and which kernels may be dependent in either."""
+    profile, logits = profile_for(device, dependent=dependent), []
     with LanguageModel.load(path, device, context=CONTEXT, profile=profile) as model:
         engine = Engine(model.decoder, slots=2, rows=4)
         for slot in (0, 1):
@@ -74,10 +74,10 @@ def decoded(path: Path, device: Device, *, early: bool, rounds: int = 1) -> tupl
 
 def test_a_sequence_and_steps_of_rows_have_the_bits_of_launches_that_wait(path: Path) -> None:
     with open_device("emulator", sanitize=True) as device:
-        (waiting, none), (found, early) = (decoded(path, device, early=early) for early in (False, True))
+        (waiting, none), (found, dependent) = (decoded(path, device, dependent=dependent) for dependent in (False, True))
     assert found == waiting
     assert none == [set(), set()]
-    assert early == [
+    assert dependent == [
         {
             "embedding_lookup_indirect", "rmsnorm_digits", "hw_dp4a_q4k_gemv", "rope_scatter_indirect",
             "incremental_attention_digits_indirect", "hw_dp4a_q4k_gemv_residual", "fused_swiglu_digits", "argmax",
@@ -93,7 +93,7 @@ def test_a_sequence_and_steps_of_rows_have_the_bits_of_launches_that_wait(path: 
 
 def test_kernels_that_can_work_before_they_wait_do(path: Path) -> None:
     with open_device("emulator") as device, LanguageModel.load(
-        path, device, context=CONTEXT, profile=profile_for(device, early=True)
+        path, device, context=CONTEXT, profile=profile_for(device, dependent=True)
     ) as model:  # fmt: skip
         engine = Engine(model.decoder, slots=2, page_len=32)
         engine.set_table(0, [0])
@@ -101,10 +101,10 @@ def test_kernels_that_can_work_before_they_wait_do(path: Path) -> None:
         engine.step([Row(slot, 7, 0, True) for slot in (0, 1)] * 2)
         graph = engine.steps.replayed
         assert isinstance(graph, LaunchGraph)
-        texts = {plan.kernel.name: emit(plan.kernel, Target(90), early=True).text for plan in graph.plans}
+        texts = {plan.kernel.name: emit(plan.kernel, Target(90), dependent=True).text for plan in graph.plans}
         products = [plan.kernel for plan in graph.plans if plan.kernel.name == "stationary_q4k_gemm"]
         assert products
-        assert all(kernel.launch().early for kernel in products)
+        assert all(kernel.launch().dependent for kernel in products)
         engine.free()
     first_load = {name: text[: text.index("griddepcontrol.wait")].count("ld.global") for name, text in texts.items()}
     assert first_load["paged_attention_merged"] == 3  # slot, position, pages
@@ -115,11 +115,11 @@ def test_kernels_that_can_work_before_they_wait_do(path: Path) -> None:
     }
 
 
-def test_early_launches_are_refused_where_no_gpu_has_them() -> None:
-    assert GpuProfile().with_rules("dependent_launches").starts_early(Target(90))
-    assert not GpuProfile().starts_early(Target(75))
+def test_dependent_launches_are_refused_where_no_gpu_has_them() -> None:
+    assert GpuProfile().with_rules("dependent_launches").has_dependent_launches(Target(90))
+    assert not GpuProfile().has_dependent_launches(Target(75))
     with pytest.raises(ArgumentError, match=r"^the profile's dependent_launches needs sm_90, this is sm_89; leave it off$"):
-        GpuProfile().with_rules("dependent_launches").starts_early(Target(89))
+        GpuProfile().with_rules("dependent_launches").has_dependent_launches(Target(89))
 
 
 @pytest.mark.parametrize(("sm", "room"), [(80, 166912), (89, 101376), (120, 101376)])
@@ -128,4 +128,4 @@ def test_weight_rings_are_refused_where_there_is_no_room(sm: int, room: int) -> 
     GpuProfile().with_rules("weight_pipelines").require_on(Target(100))
     message = rf"^the profile's weight_pipelines needs sm_90 and 229376 bytes .* this is sm_{sm} with {room}; leave it off$"
     with pytest.raises(ArgumentError, match=message):
-        GpuProfile().with_rules("weight_pipelines").starts_early(Target(sm))
+        GpuProfile().with_rules("weight_pipelines").has_dependent_launches(Target(sm))

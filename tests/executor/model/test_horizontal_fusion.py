@@ -29,10 +29,10 @@ def decoded(path: Path, profile: GpuProfile) -> tuple[bytes, list[list[str]]]:
     return logits, [[f"{plan.place.operation} {plan.kernel.name}" for plan in plans] for plans in of_layer]
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_a_token_has_the_bits_of_launches_for_each_matrix(path: Path, early: bool) -> None:
-    apart, of_each = decoded(path, switched(GpuProfile(), dependent_launches=early))
-    together, joined = decoded(path, switched(GpuProfile().with_rules("horizontal_fusion"), dependent_launches=early))
+@pytest.mark.parametrize("dependent", [False, True])
+def test_a_token_has_the_bits_of_launches_for_each_matrix(path: Path, dependent: bool) -> None:
+    apart, of_each = decoded(path, switched(GpuProfile(), dependent_launches=dependent))
+    together, joined = decoded(path, switched(GpuProfile().with_rules("horizontal_fusion"), dependent_launches=dependent))
     assert together == apart
     products = "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"
     for launches in of_each:

@@ -71,31 +71,31 @@ STYLES = [
 
 
 @pytest.mark.parametrize(("arch", "shape", "style"), STYLES, ids=str)
-@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("dependent", [False, True])
 def test_a_token_has_the_bits_of_two_launches(
-    arch: str, shape: dict[str, int], style: str, early: bool, tmp_path: Path, device: Device
+    arch: str, shape: dict[str, int], style: str, dependent: bool, tmp_path: Path, device: Device
 ) -> None:
     path = made(tmp_path, arch, **shape)
-    apart, before = decoded(path, switched(APART, dependent_launches=early), device)
-    together, names = decoded(path, switched(ROTATING, dependent_launches=early), device)
+    apart, before = decoded(path, switched(APART, dependent_launches=dependent), device)
+    together, names = decoded(path, switched(ROTATING, dependent_launches=dependent), device)
     assert together == apart
     assert [name.split("grouped")[0] for name in names] == [style]
     assert before == [f"{style}scatter_indirect", names[0].removeprefix(style)]
 
 
-@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("dependent", [False, True])
 def test_the_sanitiser_finds_nothing_in_a_model_that_rotates_as_it_attends(
-    early: bool, tmp_path: Path, device: Device
+    dependent: bool, tmp_path: Path, device: Device
 ) -> None:  # fmt: skip
     path = made(tmp_path, "llama", layers=1)
     apart, _ = decoded(path, APART, device, tokens=34)
     with open_device("emulator", sanitize=True) as sanitising:
-        assert decoded(path, switched(ROTATING, dependent_launches=early), sanitising, tokens=34)[0] == apart
+        assert decoded(path, switched(ROTATING, dependent_launches=dependent), sanitising, tokens=34)[0] == apart
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("arch", "shape", "style"), STYLES, ids=str)
-def test_it_starts_early_in_a_graph_whose_last_launch_writes_the_position(
+def test_it_is_dependent_in_a_graph_whose_last_launch_writes_the_position(
     arch: str, shape: dict[str, int], style: str, tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it reads before it waits no launch before it in the graph writes; with joined products it waits for one alone, as it
@@ -109,14 +109,14 @@ def test_it_starts_early_in_a_graph_whose_last_launch_writes_the_position(
     plain = device.make_graph
     monkeypatch.setattr(device, "make_graph", make_graph)
     path = made(tmp_path, arch, **shape)
-    for early in (False, True):
-        profile = switched(ROTATING.with_rules("horizontal_fusion"), dependent_launches=early)
+    for dependent in (False, True):
+        profile = switched(ROTATING.with_rules("horizontal_fusion"), dependent_launches=dependent)
         with LanguageModel.load(path, device, context=CONTEXT, profile=profile) as model:
             model.decoder.step(TOKENS[0])
             model.decoder.step()
         assert "advance_position" in {node.kernel.entry for node in graphs[-1]}
         found = [node for node in graphs[-1] if node.kernel.entry.startswith(f"{style}grouped_attention")]
-        assert [(node.early, len(node.after)) for node in found] == [(early, 1)] * 2
+        assert [(node.dependent, len(node.after)) for node in found] == [(dependent, 1)] * 2
 
 
 def test_heads_that_no_kernel_suits_are_rotated_by_themselves(tmp_path: Path, device: Device) -> None:

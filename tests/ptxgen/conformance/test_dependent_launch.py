@@ -1,4 +1,4 @@
-"""A kernel that may start early is conformant only if its text waits in time, on every way; and each way of not doing so is
+"""A dependent kernel is conformant only if its text waits in time, on every way; and each way of not doing so is
 found twice, by the rule on the text and by the emulator where the way is taken."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ScaledSum(KernelType):
         return {"y": update(F32, self.n), "w": read(F32, self.n, constant=True), "x": read(F32, self.n)}
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=-(-self.n // THREADS), block=THREADS, early=True)
+        return LaunchConfig(grid=-(-self.n // THREADS), block=THREADS, dependent=True)
 
     def emit(self, k: KernelBuilder) -> None:
         i = k.ctaid.x * THREADS + k.tid.x
@@ -124,7 +124,7 @@ class CopiedSum(ScaledSum):
     name = "test_copied_sum"
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=-(-self.n // THREADS), block=THREADS, early=True, dynamic_shared=4 * THREADS)
+        return LaunchConfig(grid=-(-self.n // THREADS), block=THREADS, dependent=True, dynamic_shared=4 * THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
         wait(k)
@@ -187,14 +187,14 @@ def test_a_kernel_that_copies_after_the_wait_conforms() -> None:
     assert report.passed, str(report)
 
 
-def test_a_kernel_that_does_not_start_early_need_not_wait() -> None:
+def test_a_kernel_that_is_not_dependent_need_not_wait() -> None:
     report = check(mutant(never, launch=lambda self: LaunchConfig(2, THREADS)))
     assert report.passed, str(report)
 
 
 @dataclass(frozen=True)
 class Inside(ScaledSum):
-    """The same, which starts early in its early form alone, and says where that waits."""
+    """The same, which is dependent in its dependent form alone, and says where that waits."""
 
     name = "test_inside"
     least_sm = 75
@@ -279,7 +279,7 @@ def test_what_is_settled_is_read_and_written(direction: Any) -> None:
     with pytest.raises(ArgumentError, match=f"settled and {direction}"):
         Array(F32, (4,), direction, settled=True)
     settled, constant, other = update(F32, 4, settled=True), read(F32, 4, constant=True), update(F32, 4)
-    assert (settled.read_early, constant.read_early, other.read_early) == (True, True, False)
+    assert (settled.readable_before_wait, constant.readable_before_wait, other.readable_before_wait) == (True, True, False)
 
 
 # The rule on text of other writers

@@ -39,7 +39,7 @@ def text_of(body: str) -> str:
 def unordered(text: str, threads: int = THREADS) -> list[Finding]:
     """What the emulator finds touched before the wait."""
     x, w = np.zeros(64, np.uint32), np.zeros(64, np.uint32)
-    found = run(text, "k", 1, threads, [x, constant(w)], early=True)
+    found = run(text, "k", 1, threads, [x, constant(w)], dependent=True)
     return [f for f in found if f.kind == "unordered" and "none of its threads has waited" not in f.message]
 
 
@@ -228,7 +228,7 @@ class Thread:
 
     number: int
     waited: bool = False
-    early: int = 0
+    dependent: int = 0
 
     def goes(self, program: list[Node]) -> bool:
         """Run the program; whether the thread is still there."""
@@ -238,7 +238,7 @@ class Thread:
         holds = number == 0 or self.number % number == 0
         if kind == "touch":
             reads = rest[0] not in HARMLESS and (rest[0] != "share" or self.number > 0)
-            self.early += holds and reads and not self.waited
+            self.dependent += holds and reads and not self.waited
         elif kind == "wait":
             self.waited |= holds
         elif kind == "leave":
@@ -275,5 +275,5 @@ def test_the_emulator_finds_what_each_thread_touched(program: list[Node]) -> Non
         thread.goes(program)
     text = program_text(program)
     found = unordered(text)
-    assert sum(f.count for f in found) == sum(thread.early for thread in threads)
+    assert sum(f.count for f in found) == sum(thread.dependent for thread in threads)
     assert not found or any("touched" in one for one in violations(text, "k", SIGNATURE))

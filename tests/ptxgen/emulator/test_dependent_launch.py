@@ -13,11 +13,11 @@ POINTERS = "ld.param.u64 %rd1, [p0];\nld.param.u64 %rd2, [p1];\nmov.u32 %r1, %ti
 BODY = FIRST_LINE + 3
 
 
-def findings(body: str, *, early: bool = True, grid: int = 2, block: int = 40, shared: str = "") -> list[Finding]:
+def findings(body: str, *, dependent: bool = True, grid: int = 2, block: int = 40, shared: str = "") -> list[Finding]:
     """p0 is written by the kernel, p1 are its weights."""
     x, w = np.zeros(4, np.uint32), np.arange(4, dtype=np.uint32)
     text = kernel(f"{POINTERS}\n{body}", "u64", "u64", shared=shared)
-    return run(text, "k", grid, block, [x, constant(w)], early=early)
+    return run(text, "k", grid, block, [x, constant(w)], dependent=dependent)
 
 
 TOUCHES = {
@@ -45,7 +45,7 @@ def test_what_is_touched_before_the_wait_is_found(touch: str) -> None:
     assert f"{verb} 0x" in found[0].message
     assert "before it has waited for the kernels before it: byte 0 of the array of p0" in found[0].message
     assert "unordered" not in {f.kind for f in findings(f"{WAIT}\n{body}", shared=shared)}
-    assert "unordered" not in {f.kind for f in findings(body, shared=shared, early=False)}
+    assert "unordered" not in {f.kind for f in findings(body, shared=shared, dependent=False)}
 
 
 def test_weights_may_be_read_and_lines_fetched_before_the_wait() -> None:
@@ -58,8 +58,8 @@ def test_a_store_to_weights_is_never_in_order() -> None:
     x, w = np.zeros(4, np.uint32), np.zeros(4, np.uint32)
     w.flags.writeable = False
     text = kernel(f"{POINTERS}\n{WAIT}\nst.global.u32 [%rd2], 1;", "u64", "u64")
-    assert [f.kind for f in run(text, "k", 1, 1, [x, constant(w)], early=True)] == ["read-only"]
-    assert [f.kind for f in run(text, "k", 1, 1, [x, constant(x.copy())], early=True)] == ["read-only"]
+    assert [f.kind for f in run(text, "k", 1, 1, [x, constant(w)], dependent=True)] == ["read-only"]
+    assert [f.kind for f in run(text, "k", 1, 1, [x, constant(x.copy())], dependent=True)] == ["read-only"]
 
 
 @pytest.mark.parametrize("touch", TOUCHES)
@@ -67,20 +67,20 @@ def test_what_is_settled_may_be_read_before_the_wait_and_not_be_written(touch: s
     body, verb = TOUCHES[touch]
     text = kernel(f"{POINTERS}\n{body}\n{WAIT}", "u64", "u64", shared=".shared .align 16 .b8 s[16];")
     x, w = np.zeros(4, np.uint32), np.arange(4, dtype=np.uint32)
-    found = run(text, "k", 2, 40, [settled(x), constant(w)], early=True)
+    found = run(text, "k", 2, 40, [settled(x), constant(w)], dependent=True)
     assert ("unordered" in {f.kind for f in found}) == (verb == "writes")
 
 
 def test_what_is_settled_may_be_written_after_the_wait() -> None:
     text = kernel(f"{POINTERS}\nld.global.u32 %r2, [%rd1];\n{WAIT}\nst.global.u32 [%rd1+4], %r2;", "u64", "u64")
-    assert not run(text, "k", 1, 1, [settled(np.zeros(4, np.uint32)), np.uint64(0)], early=True)
+    assert not run(text, "k", 1, 1, [settled(np.zeros(4, np.uint32)), np.uint64(0)], dependent=True)
 
 
 def test_what_another_thread_writes_of_it_may_not_be_read_before_the_wait_either() -> None:
     """Waiting for launches before orders no threads of this one."""
     body = f"ld.global.u32 %r2, [%rd1];\n{WAIT}\nsetp.eq.u32 %p1, %r1, 39;\n@%p1 st.global.u32 [%rd1], 1;"
     text = kernel(f"{POINTERS}\n{body}", "u64", "u64")
-    found = run(text, "k", 1, 40, [settled(np.zeros(4, np.uint32)), np.uint64(0)], early=True)
+    found = run(text, "k", 1, 40, [settled(np.zeros(4, np.uint32)), np.uint64(0)], dependent=True)
     assert {f.kind for f in found} == {"race"}
 
 
@@ -117,7 +117,7 @@ def test_variables_of_the_module_may_have_been_written_too() -> None:
 
 def test_memory_that_nothing_wrote_is_found_beside_it() -> None:
     text = kernel(f"{POINTERS}\nld.global.u32 %r2, [%rd1];\n{WAIT}", "u64", "u64")
-    found = run(text, "k", 1, 1, [uninitialised(np.zeros(4, np.uint32)), np.uint64(0)], early=True)
+    found = run(text, "k", 1, 1, [uninitialised(np.zeros(4, np.uint32)), np.uint64(0)], dependent=True)
     assert sorted(f.kind for f in found) == ["uninitialised", "unordered"]
 
 
@@ -143,8 +143,8 @@ def test_the_read_only_path_is_for_constant_memory_also_after_the_wait() -> None
 def test_a_load_through_the_read_only_path_of_what_the_launch_wrote_is_found_though_a_barrier_orders_the_two() -> None:
     write = "st.global.u32 [%rd1], 1;\nbar.sync 0;"
     guarded = f"setp.eq.u32 %p1, %r1, 0;\n@%p1 {write}"
-    found = findings(f"{guarded}\n{NC.format('%rd1')}", early=False, grid=1)
+    found = findings(f"{guarded}\n{NC.format('%rd1')}", dependent=False, grid=1)
     assert {f.kind for f in found} == {"stale read"}
     assert found[0].against is not None
     assert "st.global" in found[0].against.ptx_text
-    assert not findings(f"{guarded}\nld.global.u32 %r2, [%rd1];", early=False, grid=1)
+    assert not findings(f"{guarded}\nld.global.u32 %r2, [%rd1];", dependent=False, grid=1)

@@ -1,4 +1,4 @@
-"""Every kernel type that can be made to start early waits in time; and the same kernels without their wait, or with a load of
+"""Every kernel type that can be made to be dependent waits in time; and the same kernels without their wait, or with a load of
 what the kernel before writes moved before it, are found."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.rope_source import RopeFused
-from ptxgen.kernels.compose import start_early
+from ptxgen.kernels.compose import as_dependent
 from ptxgen.kernels.registry import KernelEntry
 from ptxgen.target import Target
 from ptxgen.toolchain.module import emit
@@ -26,10 +26,10 @@ TARGET = Target(90)
 WAIT = "griddepcontrol.wait;"
 
 
-def early(entry: KernelEntry) -> Iterator[KernelType]:
-    """The sample shapes as kernels that start early: as they are, or with a switch of theirs set."""
+def dependent(entry: KernelEntry) -> Iterator[KernelType]:
+    """The sample shapes as kernels that start dependent: as they are, or with a switch of theirs set."""
     for kernel in entry.cases():
-        if kernel.launch().early:
+        if kernel.launch().dependent:
             yield kernel
         for switch in fields(kernel):
             if switch.init and isinstance(getattr(kernel, switch.name), bool):
@@ -37,11 +37,11 @@ def early(entry: KernelEntry) -> Iterator[KernelType]:
                     other = replace(kernel, **{switch.name: not getattr(kernel, switch.name)})
                 except ArgumentError:
                     continue
-                if other.launch().early:
+                if other.launch().dependent:
                     yield other
 
 
-EARLY = {entry.name: kernels for entry in ENTRIES if (kernels := list(early(entry)))}
+EARLY = {entry.name: kernels for entry in ENTRIES if (kernels := list(dependent(entry)))}
 OTHERS = {entry.name: entry for entry in ENTRIES if entry.name not in EARLY and entry.type.family not in ("gemv", "dequant")}
 """Without the strategies for matrices, which are many and alike."""
 ALONE = {name: kernels for name, kernels in EARLY.items() if kernels[0].launch().ranks == 1}
@@ -67,30 +67,30 @@ def unordered(kernel: KernelType, text: str) -> list[str]:
         for name, argument in kernel.signature().items()
     ]
     findings = emulator.run(
-        text, kernel.name, launch.grid, launch.block, passed, shared=launch.dynamic_shared, early=True,
+        text, kernel.name, launch.grid, launch.block, passed, shared=launch.dynamic_shared, dependent=True,
         cooperative=launch.cooperative,
     )  # fmt: skip
     assert {finding.kind for finding in findings} <= {"unordered", "race"}, findings
     return [finding.message for finding in findings if finding.kind == "unordered"]
 
 
-def test_there_are_kernels_that_start_early() -> None:
+def test_there_are_kernels_that_are_dependent() -> None:
     assert {COMPOSITIONS[name] for name in ONE_OF_EACH} == {COMPOSITIONS[name] for name in ALONE}
     assert all(name.startswith("gated_") and name.endswith("_sent") for name in set(EARLY) - set(ALONE))
     assert set(ONE_OF_EACH) >= {"hw_dp4a_q4k_gemv", "hw_dp4a_q4k_gemv_residual", "batched_hw_dp4a_q4k_gemv"}
 
 
 @pytest.mark.parametrize("name", EARLY)
-def test_a_kernel_that_starts_early_waits_on_every_way(name: str) -> None:
+def test_a_kernel_that_is_dependent_waits_on_every_way(name: str) -> None:
     kernel = min(EARLY[name], key=lambda kernel: kernel.work().bytes)
     assert not violations(text_of(kernel), kernel.name, kernel.signature())
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_any_other_kernel_of_a_step_can_start_early_and_waits_before_all_else_or_where_it_says(name: str) -> None:
+def test_any_other_kernel_of_a_step_can_be_dependent_and_waits_before_all_else_or_where_it_says(name: str) -> None:
     kernel = min(OTHERS[name].cases(), key=lambda kernel: kernel.work().bytes)
-    assert start_early(kernel) is kernel
-    text = emit(kernel, TARGET, lines=True, early=True).text
+    assert as_dependent(kernel) is kernel
+    text = emit(kernel, TARGET, lines=True, dependent=True).text
     assert text.count(WAIT) == (
         3 if isinstance(getattr(kernel, "source", None), RopeFused) else 1
     )  # which goes one of three ways
@@ -103,7 +103,7 @@ def test_any_other_kernel_of_a_step_can_start_early_and_waits_before_all_else_or
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ONE_OF_EACH)
-def test_a_kernel_that_starts_early_conforms_in_every_sample_shape(kind: str) -> None:
+def test_a_kernel_that_is_dependent_conforms_in_every_sample_shape(kind: str) -> None:
     smallest, *others = sorted(ONE_OF_EACH[kind], key=lambda kernel: kernel.work().bytes)
     report = check(smallest)
     assert report.passed, str(report)

@@ -107,7 +107,7 @@ def test_no_bit_depends_on_it() -> None:
 
 
 def test_they_are_asked_for_behind_the_staging_and_before_the_sums() -> None:
-    text = emit(with_parameters(leaving(), prefetches=3, prefetch_rows=3), Target(90), early=True).text
+    text = emit(with_parameters(leaving(), prefetches=3, prefetch_rows=3), Target(90), dependent=True).text
     first, last = text.index("prefetch.global.L2"), text.rindex("prefetch.global.L2")
     assert text.index("griddepcontrol.wait") < text.index("bar.sync") < first <= last < text.index(" dp4a.")
 

@@ -284,4 +284,4 @@ def test_suited_settings_spill_no_register_on_hopper(heads: int, kv_type: str) -
     settings = suited(target, heads=heads, kv_heads=8, head_dim=128, kv_type=kv_type)._asdict()
     shape: dict[str, Any] = {"rows": 8, "heads": heads, "kv_heads": 8, "head_dim": 128, "kv_type": kv_type, **cache, **settings}
     for kind in (PagedAttention, PagedAttentionLastBlock):
-        assert assemble(emit(kind(**shape).filling(), target, early=True).text, target).spill_stores == 0
+        assert assemble(emit(kind(**shape).filling(), target, dependent=True).text, target).spill_stores == 0

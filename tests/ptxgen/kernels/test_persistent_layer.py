@@ -87,7 +87,7 @@ def test_the_sanitiser_finds_nothing_in_blocks_that_wait_for_each_other() -> Non
 
 def test_weights_are_asked_for_before_the_launch_before_has_ended() -> None:
     """Before it waits it copies the first segments, and touches nothing that is not constant."""
-    text = emit(of_format("Q4_K"), Target(90), early=True).text
+    text = emit(of_format("Q4_K"), Target(90), dependent=True).text
     before, after = text.split("griddepcontrol.wait")
     assert "cp.async.cg" in before
     for touched in ("ld.global", "st.global", "atom.", " red."):

@@ -120,14 +120,14 @@ def test_a_position_out_of_range_changes_nothing(position: int, style: str) -> N
 def test_all_that_no_launch_before_writes_is_read_before_the_wait(style: str) -> None:
     """What earlier tokens left in the caches, too; queries, key and value are not."""
     kernel = made(style, digits=3)
-    text, signature = emit(kernel, Target(90), early=True).text, kernel.signature()
+    text, signature = emit(kernel, Target(90), dependent=True).text, kernel.signature()
     arrays = {name: argument for name, argument in signature.items() if isinstance(argument, Array)}
-    early = {name for name, argument in arrays.items() if argument.read_early}
-    assert early >= {"position", "table", "k_cache", "v_cache"}
-    assert not early & {"q", "k", "v", "out", "digits", "counters"}
+    dependent = {name for name, argument in arrays.items() if argument.readable_before_wait}
+    assert dependent >= {"position", "table", "k_cache", "v_cache"}
+    assert not dependent & {"q", "k", "v", "out", "digits", "counters"}
     assert not violations(text, kernel.name, signature)
     unsafe: Signature = {n: replace(a, constant=False, settled=False) for n, a in arrays.items()}
-    assert {one.split(" is ")[0] for one in violations(text, kernel.name, signature | unsafe)} == early
+    assert {one.split(" is ")[0] for one in violations(text, kernel.name, signature | unsafe)} == dependent
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_rows_of_the_first_tile_that_registers_do_not_hold_are_asked_of_the_cach
     """Of two rounds of 16 keys one is held, and all values; with heads of 256 one of four of eight of each. A row takes as many
     prefetches as wide loads."""
     kernel = made("rope_", heads=2, head_dim=head_dim, max_len=max_len, digits=3)
-    text = emit(kernel, Target(90), early=True).text
+    text = emit(kernel, Target(90), dependent=True).text
     code = flow(parse(text), kernel.name)
     origins, caches = Origins(code), {"k_cache", "v_cache"}
     steps = [step for block in code.blocks for step in block.instructions]

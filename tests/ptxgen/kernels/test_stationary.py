@@ -13,7 +13,7 @@ from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.formats import find as find_format
-from ptxgen.kernels.compose import add_residual, fuse_horizontally, start_early
+from ptxgen.kernels.compose import add_residual, as_dependent, fuse_horizontally
 from ptxgen.kernels.gemm import suited
 from ptxgen.kernels.gemm.f16_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES
@@ -180,13 +180,13 @@ def test_the_programmatic_launch_waits_after_the_first_copies_and_before_the_act
 
 
 @pytest.mark.parametrize("m", [2, 8, 16])
-def test_of_blocks_that_start_early_a_multiprocessor_holds_one(m: int) -> None:
+def test_of_blocks_that_are_dependent_a_multiprocessor_holds_one(m: int) -> None:
     reserved, there = 1024, 228 * 1024  # bytes: for each block, and in all (CUDA C++ Programming Guide, compute capability 9.0)
     for k, n in ((4096, 1024), (14336, 4096)):
         usual = suited.stationary(Q4_K, k=k, n=n, m=m, parts=2)
-        early = start_early(usual)
-        assert early.launch().early
-        assert 2 * (early.launch().dynamic_shared + reserved) > there
+        dependent = as_dependent(usual)
+        assert dependent.launch().dependent
+        assert 2 * (dependent.launch().dynamic_shared + reserved) > there
         assert usual.launch().dynamic_shared == usual.dynamic_shared
         assert 2 * (usual.dynamic_shared + reserved) <= there  # so it is not the weights that keep a second block out
 

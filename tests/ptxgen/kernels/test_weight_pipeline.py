@@ -80,7 +80,9 @@ def test_a_ring_changes_no_bit(name: str, shape: dict[str, Any], settings: list[
 
 
 def test_the_first_weights_are_asked_for_before_the_wait_and_all_by_one_lane() -> None:
-    lines = emit(find("hw_dp4a_q4k_gemv").make(k=4096, n=4096, digits=3, stages=2), Target(90), early=True).text.splitlines()
+    lines = emit(
+        find("hw_dp4a_q4k_gemv").make(k=4096, n=4096, digits=3, stages=2), Target(90), dependent=True
+    ).text.splitlines()
     copies = [i for i, line in enumerate(lines) if "cp.async.bulk" in line]
     waits = [i for i, line in enumerate(lines) if "griddepcontrol.wait" in line]
     assert len(copies) == 2 * 2  # two parts of two rows
@@ -92,7 +94,7 @@ def test_the_first_weights_are_asked_for_before_the_wait_and_all_by_one_lane() -
 
 def test_gate_and_up_ask_for_a_slot_when_the_one_before_has_come() -> None:
     kernel = find("gated_hw_dp4a_q4k_gemv").make(k=2048, n=96, digits=3, out_digits=3, num_warps=4, row_groups=8, stages=3)
-    lines = emit(kernel, Target(90), early=True).text.splitlines()
+    lines = emit(kernel, Target(90), dependent=True).text.splitlines()
     words = ("mbarrier.init.shared", "cp.async.bulk", "mbarrier.try_wait", "bar.warp.sync", "griddepcontrol.wait")
     found = [word for line in lines for word in words if word in line]
     slot, waited = ["cp.async.bulk"] * 2, ["mbarrier.try_wait"]
@@ -103,7 +105,7 @@ def test_gate_and_up_ask_for_a_slot_when_the_one_before_has_come() -> None:
 def test_blocks_that_come_late_ask_for_the_first_slot_and_behind_the_activations_for_the_others() -> None:
     kernel = find("hw_dp4a_q4k_gemv_residual").make(k=4096, n=101, digits=3, num_warps=1, rows_per_warp=1, stages=2)
     assert kernel.launch().grid[0] > late_from()
-    before, behind = emit(kernel, Target(90), early=True).text.split("griddepcontrol.wait")
+    before, behind = emit(kernel, Target(90), dependent=True).text.split("griddepcontrol.wait")
     staging, _ = behind.split("bar.sync", 1)
     bound = f", {late_from()};"
     first, at_once, late = (text.index("cp.async.bulk") for text in (before, before[before.index(bound) :], staging))
@@ -111,7 +113,7 @@ def test_blocks_that_come_late_ask_for_the_first_slot_and_behind_the_activations
     assert first < before.index(bound) < before.index(bound) + at_once
     assert staging.index("ld.global") < late < staging.index("st.shared")
     few = replace(kernel, n=late_from())  # type: ignore[call-arg]
-    before, behind = emit(few, Target(90), early=True).text.split("griddepcontrol.wait")
+    before, behind = emit(few, Target(90), dependent=True).text.split("griddepcontrol.wait")
     assert (before.count("cp.async.bulk"), behind.count("cp.async.bulk")) == (2, 0)
     assert bound not in before
 
@@ -144,7 +146,7 @@ def test_no_refill_waits_for_loads_that_the_epilogue_needs() -> None:
 def test_the_next_launch_starts_at_once_or_when_the_sums_are_there() -> None:
     kernel = replace(plain("q4k", 14336, 4096), num_warps=16, stages=3)
     for holds in (False, True):
-        text = emit(replace(kernel, holds_next=holds), Target(90), early=True).text
+        text = emit(replace(kernel, holds_next=holds), Target(90), dependent=True).text
         starts, waits = text.index("griddepcontrol.launch_dependents"), text.index("griddepcontrol.wait")
         assert text.count("griddepcontrol.launch_dependents") == 1
         assert (starts < text.index("cp.async.bulk"), starts > text.rindex("dp4a") > waits) == (not holds, holds)
@@ -268,7 +270,7 @@ def test_products_that_load_into_registers_spill_nothing(format: str) -> None:
                 if one.name.startswith("gated"):
                     pairs.add(one.parameters()["rows_per_warp"] // 2)
                 for target in targets:
-                    assert assemble(emit(one, target, early=target.sm >= 90).text, target).spill_stores == 0, (one, target)
+                    assert assemble(emit(one, target, dependent=target.sm >= 90).text, target).spill_stores == 0, (one, target)
     assert pairs == {"q4k": set(), "q6k": {1}, "q8_0": {1}, "q8_0_aligned": {1, 2}}[format]
 
 
