@@ -42,7 +42,7 @@ from tests.synthetic import Q, write_model
 
 CONTEXT, SHORT, LENGTH = 128, 32, 37
 TOKENS = [3 + 7 * at % 200 for at in range(LENGTH)]
-MERGED, PLAIN = GpuProfile().with_rules("last_block_reduction"), GpuProfile()
+LAST_BLOCK, PLAIN = GpuProfile().with_rules("last_block_reduction"), GpuProfile()
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def model(path: Path, device: Device) -> Iterator[LanguageModel]:
-    with LanguageModel.load(path, device, context=CONTEXT, profile=MERGED) as loaded:
+    with LanguageModel.load(path, device, context=CONTEXT, profile=LAST_BLOCK) as loaded:
         yield loaded
 
 
@@ -108,7 +108,7 @@ def test_rows_of_an_engine_have_the_bits_of_two_launches(model: LanguageModel) -
         engine.set_table(slot, range(slot, engine.pages, 2))
     model.decoder.profile = PLAIN
     engine.step(rows)
-    for model.decoder.profile in (PLAIN, MERGED):
+    for model.decoder.profile in (PLAIN, LAST_BLOCK):
         scores = engine.step([Row(0, TOKENS[SHORT], SHORT, True), Row(1, 5, 0, True)])
         found.append([scores.logits(index).tobytes() for index in (0, 1)])
         kernels.append([call.kernel.name for call in engine.steps.calls(2) if call.place.operation.startswith("attention")])
@@ -121,7 +121,7 @@ def test_rows_of_an_engine_have_the_bits_of_two_launches(model: LanguageModel) -
 
 
 @pytest.mark.parametrize(
-    ("kv_heads", "merged", "kernels"),
+    ("kv_heads", "last_block", "kernels"),
     [
         (1, True, ["paged_attention_merged_halves"]),
         (2, True, ["paged_attention_merged", "pack_halves"]),  # two heads of 64 fill no window
@@ -129,13 +129,15 @@ def test_rows_of_an_engine_have_the_bits_of_two_launches(model: LanguageModel) -
     ],
 )
 def test_rows_are_packed_in_halves_by_the_launch_that_attends(
-    kv_heads: int, merged: bool, kernels: list[str], tmp_path: Path, device: Device
+    kv_heads: int, last_block: bool, kernels: list[str], tmp_path: Path, device: Device
 ) -> None:
     path = write_model(
         tmp_path / "m.gguf", "llama", Q.Q4_K, layers=1, hidden=256, heads=4, kv_heads=kv_heads, ff=256, context=64
     )
     entry = TuningEntry("accurate", "q4k", 256, 256, "half_mma_q4k_gemm", {"parts": 2, "split": 1}, 1e-6, error=1e-7, rows=2)
-    profile = switched(GpuProfile(tables=(TuningTable("a table", GpuModel.of(device), (entry,)),)), last_block_reduction=merged)
+    profile = switched(
+        GpuProfile(tables=(TuningTable("a table", GpuModel.of(device), (entry,)),)), last_block_reduction=last_block
+    )
     with GgufFile.open(path) as file:
         spec, memory = read_spec(file), DryRunMemory()
         weights = load_weights(memory, file, list(expected_tensors(spec)))
@@ -172,7 +174,7 @@ def test_a_step_that_fails_half_way_leaves_counters_zeros(model: LanguageModel) 
 
 def test_what_attends_is_said_with_its_reason() -> None:
     chosen = partial(choose_attention, heads=32, kv_heads=8, head_dim=128, kv_type="f32")
-    said = [str(chosen(profile, Target(sm))) for profile, sm in ((PLAIN, 90), (MERGED, 90), (MERGED, 89))]
+    said = [str(chosen(profile, Target(sm))) for profile, sm in ((PLAIN, 90), (LAST_BLOCK, 90), (LAST_BLOCK, 89))]
     assert [text.split(" (")[0].split("else ")[1] for text in said] == [
         "paged_attention",
         "paged_attention_merged",

@@ -138,4 +138,4 @@ def test_a_token_attends_by_as_many_parts_on_every_gpu_and_rotates_from_sm_90_on
         f"{apart} (rope_fused_attention needs sm_90, this is sm_89)",
         f"{apart} (rope_fused_attention needs sm_90, this is sm_75)",
     ]
-    assert [one.facts()["rotating"] for one in chosen] == [False, True, False, False]
+    assert [one.facts()["rope_fused"] for one in chosen] == [False, True, False, False]
