@@ -76,7 +76,7 @@ def deciders() -> list[str]:
     counted: they are where that is decided."""
     functions = (node.name for node in tree("ptxgen/kernels/compose.py").body if isinstance(node, ast.FunctionDef))
     composing = {name for name in functions if not name.startswith("_")}
-    asked = {*composing, "choose", "suited"} - {"borrowed", "for_rows", "start_early"}
+    asked = {*composing, "choose", "suited"} - {"borrowed", "for_rows", "as_dependent"}
     found = []
     for room in ("bundle", "choice", "layers", "model"):
         for file in (file for file in sources(f"executor/{room}") if not file.startswith((*RULES, *POLICY))):
@@ -91,7 +91,7 @@ def _composed(module: ast.Module) -> set[str]:
     imported = (node for node in ast.walk(module) if isinstance(node, ast.ImportFrom))
     named = (node for node in ast.walk(module) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "compose")
     by_name = {alias.name for node in imported if node.module == "ptxgen.kernels.compose" for alias in node.names}
-    return (by_name | {node.attr for node in named}) - {"start_early", "borrowed"}
+    return (by_name | {node.attr for node in named}) - {"as_dependent", "borrowed"}
 
 
 def _called(node: ast.AST) -> str:

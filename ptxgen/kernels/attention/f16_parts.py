@@ -18,20 +18,20 @@ from ptxgen.types import B32, F16
 PARTS_ALLOWED: Final = (1, 2)
 
 
-class Halves(NamedTuple):
+class F16Parts(NamedTuple):
     """Registers of two f16 each, the first lower: their high parts, and their low parts, if the numbers have two."""
 
     high: Value
     low: Value | None
 
 
-def split(k: KernelBuilder, pair: Sequence[Value], parts: int) -> Halves:
+def split(k: KernelBuilder, pair: Sequence[Value], parts: int) -> F16Parts:
     """Two f32 as one or two parts."""
     high = k.op("cvt", pair[1], pair[0], to="f16x2")
     if parts == 1:
-        return Halves(k.bits(high, B32), None)
+        return F16Parts(k.bits(high, B32), None)
     rest = [x - k.f32(half) for x, half in zip(pair, _unpacked(k, high), strict=True)]
-    return Halves(k.bits(high, B32), k.bits(k.op("cvt", rest[1], rest[0], to="f16x2"), B32))
+    return F16Parts(k.bits(high, B32), k.bits(k.op("cvt", rest[1], rest[0], to="f16x2"), B32))
 
 
 def relative_error(parts: int) -> float:

@@ -14,7 +14,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.output import HeadValues, Output, OutShape, Own, Runs, Store, StoreHead, ready
 from ptxgen.kernels.quantize import int8_planes
 from ptxgen.kernels.quantize.plane_bounds import plane_bounds
-from ptxgen.kernels.quantize.quantize import Quantize, write_digits
+from ptxgen.kernels.quantize.quantize import Quantize, write_planes
 from ptxgen.kernels.shape import require_of
 from ptxgen.types import F32
 
@@ -56,7 +56,7 @@ class Int8PlanesOutput(Output):
             value @= result()
             store(d, ready(value))
         place, live = own()
-        write_digits(k, self.digits, token, place, [value], live)
+        write_planes(k, self.digits, token, place, [value], live)
 
     def write_runs(
         self, k: KernelBuilder, shape: OutShape, token: Value | int, first: Value, values: int, runs: Runs, store: Store
@@ -64,4 +64,4 @@ class Int8PlanesOutput(Output):
         for place, results, live in runs:
             with k.when(live):
                 store(place, results)
-            write_digits(k, self.digits, token, first * shape.head_dim + place, results, live)
+            write_planes(k, self.digits, token, first * shape.head_dim + place, results, live)

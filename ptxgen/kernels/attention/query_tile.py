@@ -19,7 +19,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.mathlib import ROUNDER
 from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.attention.f16_parts import Halves, split
+from ptxgen.kernels.attention.f16_parts import F16Parts, split
 from ptxgen.types import B32, F16, F32, U32
 
 QUERIES: Final = 16
@@ -214,7 +214,7 @@ def exp2(k: KernelBuilder, x: Value) -> Value:
     return k.fma(tail, r, 1.0) * power
 
 
-def _operand(halves: Sequence[Halves]) -> Operand:
+def _operand(halves: Sequence[F16Parts]) -> Operand:
     low = tuple(half.low for half in halves if half.low is not None)
     return Operand(tuple(half.high for half in halves), low or None)
 

@@ -1,5 +1,5 @@
-"""The message by which a kernel sends the activation digits that it makes to the other ranks, word by word, as send_digits
-sends those of another kernel; and what it leaves, in NumPy."""
+"""The message by which a kernel sends the int8 planes of activations that it makes to the other ranks, word by word, as
+send_digits sends those of another kernel; and what it leaves, in NumPy."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from ptxgen.dsl.arguments import Scalar, Signature, addresses, update
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.collective.plane_words import DigitWords
+from ptxgen.kernels.collective.plane_words import PlaneWords
 from ptxgen.types import U32, U64
 
 Made = Mapping[str, NDArray[Any]]
-"""Digits s8[1, digits, n], scales and sums of a rank's part, or how far each may be off."""
+"""Planes s8[1, digits, n], scales and sums of a rank's part, or how far each may be off."""
 
 
-def message_arguments(words: DigitWords, ranks: int, blocks: int) -> Signature:
+def message_arguments(words: PlaneWords, ranks: int, blocks: int) -> Signature:
     """y_numbers: u32[blocks], of the last message, and y_inbox: u64[ranks, words], where the others' come: zeros before the
     first launch, and nobody else's; y_inboxes: u64[ranks], the addresses of the y_inbox of each rank; rank: u32."""
     return {
@@ -30,7 +30,7 @@ def message_arguments(words: DigitWords, ranks: int, blocks: int) -> Signature:
     }
 
 
-class DigitMessage:
+class PlaneMessage:
     """That of one of `ranks`, of which each block sends some words. One inbox does: GatherPlanes says why."""
 
     def __init__(self, k: KernelBuilder, ranks: int) -> None:
@@ -52,16 +52,16 @@ class DigitMessage:
             k.store(k.arg.y_numbers[k.ctaid.x], self._number)
 
 
-def word_of_lanes(k: KernelBuilder, digit: Value) -> Value:
+def word_of_lanes(k: KernelBuilder, plane: Value) -> Value:
     """The low bytes of the s32 of four neighbouring lanes in a u32, the first lane's lowest, in each of them. All lanes of the
     warp must come here."""
-    word = (k.bits(digit, U32) & 0xFF) << ((k.lane & 3) * 8)
+    word = (k.bits(plane, U32) & 0xFF) << ((k.lane & 3) * 8)
     for away in (1, 2):
         word = word | k.shuffle_xor(word, away)
     return word
 
 
-def message_inputs(rng: np.random.Generator, words: DigitWords, ranks: int, blocks: int) -> dict[str, Any]:
+def message_inputs(rng: np.random.Generator, words: PlaneWords, ranks: int, blocks: int) -> dict[str, Any]:
     """Arguments of all ranks behind some message, the last before 2^32 among them; others so low that an f64 holds words."""
     number = int(rng.choice([0, 1, 2**20 - 1, 2**32 - 1]))
     return {
@@ -72,7 +72,7 @@ def message_inputs(rng: np.random.Generator, words: DigitWords, ranks: int, bloc
     }
 
 
-def message_reference(arguments: Mapping[str, Any], words: DigitWords, made: Sequence[Made]) -> dict[str, NDArray[Any]]:
+def message_reference(arguments: Mapping[str, Any], words: PlaneWords, made: Sequence[Made]) -> dict[str, NDArray[Any]]:
     """What is left where each rank has sent what it has made."""
     numbers = arguments["y_numbers"] + np.uint32(1)
     sent = np.stack([_words(words, one) for one in made]).astype(np.uint64) | numbers[:, :1].astype(np.uint64) << np.uint64(32)
@@ -80,9 +80,9 @@ def message_reference(arguments: Mapping[str, Any], words: DigitWords, made: Seq
 
 
 def message_bounds(
-    arguments: Mapping[str, Any], words: DigitWords, made: Sequence[Made], bounds: Sequence[Made]
+    arguments: Mapping[str, Any], words: PlaneWords, made: Sequence[Made], bounds: Sequence[Made]
 ) -> dict[str, NDArray[Any]]:
-    """How far that may be off where what is made is within these bounds: a digit that is may be any byte, a scale one of those
+    """How far that may be off where what is made is within these bounds: a plane that is may be any byte, a scale one of those
     between, and a sum any word."""
     off = []
     for one, bound in zip(made, bounds, strict=True):
@@ -96,7 +96,7 @@ def message_bounds(
     return {"y_numbers": np.zeros(arguments["y_numbers"].shape), "y_inbox": _to_others(zeros, np.stack(off))}
 
 
-def _words(words: DigitWords, made: Made) -> NDArray[np.uint32]:
+def _words(words: PlaneWords, made: Made) -> NDArray[np.uint32]:
     arrays = [made[name] for name in ("digits", *words.of_blocks)]
     return np.concatenate([np.ascontiguousarray(array).reshape(-1).view(np.uint32) for array in arrays])
 

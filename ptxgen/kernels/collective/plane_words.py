@@ -1,4 +1,5 @@
-"""How the activation digits of a rank's part of a row stand as words, of four bytes each, in a message to other ranks."""
+"""How the int8 planes of activations of a rank's part of a row stand as words, of four bytes each, in a message to other
+ranks."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ BLOCK_LANES: Final = BLOCK // LANE_VALUES
 
 
 @dataclass(frozen=True)
-class DigitWords:
-    """`values` values, whole blocks of 32: first each of their digits, the highest first, four values in a word; then the
+class PlaneWords:
+    """`values` values, whole blocks of 32: first each of their planes, the highest first, four values in a word; then the
     scales of the blocks, their sums and, `normed`, their squares."""
 
     values: int
@@ -22,7 +23,7 @@ class DigitWords:
 
     @property
     def lanes(self) -> int:
-        """Words of a digit."""
+        """Words of a plane."""
         return self.values // LANE_VALUES
 
     @property
@@ -40,8 +41,8 @@ class DigitWords:
         """All words."""
         return self.start(self.of_blocks[-1]) + self.blocks
 
-    def start(self, name: str, digit: int = 0) -> int:
-        """The first word of this array, or of this digit."""
+    def start(self, name: str, plane: int = 0) -> int:
+        """The first word of this array, or of this plane."""
         if name == "digits":
-            return digit * self.lanes
+            return plane * self.lanes
         return self.digits * self.lanes + self.of_blocks.index(name) * self.blocks

@@ -34,7 +34,7 @@ _KEPT = "L1::evict_last"
 @register(format=CATALOGUED)
 @dataclass(frozen=True)
 class HalfMmaGemm(F16GemmType):
-    """Y = X W^T for m rows of activation halves, by f16 tensor cores: scales are applied once for 256 values.
+    """Y = X W^T for m rows of an f16 split of activations, by f16 tensor cores: scales are applied once for 256 values.
 
     y: f32[m, n]; w: u8[n, row_bytes]; halves, scales: as pack_halves writes them, `parts` f16 a value. A row of y has the same
     bits whatever m is and whatever the other rows are; `split` and `chains` alone change them.
@@ -89,7 +89,7 @@ class HalfMmaGemm(F16GemmType):
         return LaunchConfig(grid=self.blocks.groups, block=threads, resident=resident, dependent=self.pdl)
 
     def emit(self, k: KernelBuilder) -> None:
-        block = HalfTile(self, k)
+        block = F16Tile(self, k)
         block.add_rows()
         block.store()
 
@@ -106,7 +106,7 @@ class HalfMmaGemm(F16GemmType):
             yield cls(m=1, k=k, n=17, split=2, ahead=0, resident_threads=resident, **fixed)
 
 
-class HalfTile:
+class F16Tile:
     """What a block of threads holds: which rows of both matrices it takes, and the sums of each lane."""
 
     def __init__(self, kernel: HalfMmaGemm, k: KernelBuilder) -> None:
@@ -280,7 +280,7 @@ class HalfTile:
 class _Activations:
     """A window of the block's rows of activations, as its lanes read it from global memory."""
 
-    def __init__(self, tile: HalfTile, window: Value, starts: Sequence[GlobalArray]) -> None:
+    def __init__(self, tile: F16Tile, window: Value, starts: Sequence[GlobalArray]) -> None:
         self.k, self.kernel, self._columns = tile.k, tile.kernel, tile.blocks.columns
         self._window, self._column = window, tile.column
         size = (STEPS + 1) * self.kernel.parts * CORES

@@ -1,6 +1,6 @@
-"""What a warp does with a window of 256 values in kernels of `mma` on activation halves: which integers are multiplied with
-which parts, where scales are applied, and in which order sums are added. Where weights and activations come from is the
-caller's business."""
+"""What a warp does with a window of 256 values in kernels of `mma` on the f16 split of activations: which integers are
+multiplied with which parts, where scales are applied, and in which order sums are added. Where weights and activations come
+from is the caller's business."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Activation halves in the registers of a warp: a window of all rows of a block, which stays while tiles of weights go by."""
+"""The f16 split of activations in the registers of a warp: a window of all rows of a block, which stays while tiles of weights
+go by."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ class BlockTile:
             codes = [[tile.codes(block) for tile in weights] for block in blocks]
             scales = [[self.products.scales(tile, block) for tile in weights] for block in blocks]
             for place in range(self.blocks.column_tiles):
-                digits = [activations_here.digits(place, digit) for digit in range(self.kernel.digits)]
+                digits = [activations_here.digits(place, plane) for plane in range(self.kernel.digits)]
                 for number, block in enumerate(blocks):
                     columns = [one[2 * number : 2 * number + 2] for one in digits]
                     with self._when_block_inside(step, start + block):

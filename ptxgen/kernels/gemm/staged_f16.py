@@ -1,5 +1,5 @@
-"""Activation halves in the shared memory of a block: windows of all its rows in a pipeline, copied there by all its threads
-while earlier ones are multiplied, as descriptors of warpgroup products name them."""
+"""The f16 split of activations in the shared memory of a block: windows of all its rows in a pipeline, copied there by all its
+threads while earlier ones are multiplied, as descriptors of warpgroup products name them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of activations of a block: their digits and scales in shared memory, copied a stage ahead of their use, and read
+"""The rows of activations of a block: their planes and scales in shared memory, copied a stage ahead of their use, and read
 there as the fragments that `mma` takes."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.types import F32, U32
 
 COLUMN_TILE: Final = 8
-"""Rows of activations of an `mma`: the columns of its second operand, for one digit."""
+"""Rows of activations of an `mma`: the columns of its second operand, for one plane."""
 
 PIECE: Final = 16
 """Bytes of an asynchronous copy."""
@@ -38,7 +38,7 @@ class StageLayout:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes from one row's digits to the next."""
+        """Bytes from one row's planes to the next."""
         return self.values + PAD
 
     @property
@@ -93,19 +93,19 @@ class StagedInt8:
         self._blocks = list(self._shares(layout.values // BLOCK * layout.rows, thread, self._block))
         self._loaded: list[Sequence[Value]] = []
         # Lane l names row l % 8 of the matrix l / 8, which are 64 values of a row, 16 each.
-        self.get_digits = k.mad(k.lane & 7, layout.row_bytes, base) + (k.lane >> 3) * 16
+        self.get_planes = k.mad(k.lane & 7, layout.row_bytes, base) + (k.lane >> 3) * 16
         self.get_scales = k.mad((k.lane & 3) * 2, 4 * layout.scale_words, base)
 
     def fetch(self, stage: Index) -> None:
-        """Start to copy a stage if there is one of this number: the digits on their own, scales into registers that `put`
+        """Start to copy a stage if there is one of this number: the planes on their own, scales into registers that `put`
         stores."""
         if isinstance(stage, int) and stage >= self._stages:
             return
         with self.k.when(stage < self._stages) if isinstance(stage, Value) else nullcontext():
-            self._copy_digits(stage)
+            self._copy_planes(stage)
         self._load_scales(stage)
 
-    def _copy_digits(self, stage: Index) -> None:
+    def _copy_planes(self, stage: Index) -> None:
         k = self.k
         digits = k.arg.digits.at(0, 0, 0)
         for piece in self._pieces:
@@ -145,7 +145,7 @@ class StagedInt8:
     def reader(self, stage: Index, step_value: Index) -> StageReader:
         """What reads a stage from this value of it on, a multiple of 128."""
         layout = self.layout
-        digits = self.moved(self.get_digits, stage, step_value)
+        digits = self.moved(self.get_planes, stage, step_value)
         scales = self.moved(self.get_scales, stage, step_value // BLOCK * (layout.rows * 4 * layout.scale_words))
         return StageReader(self.k, layout, digits, scales)
 
@@ -167,7 +167,7 @@ class StagedInt8:
                 yield make(number)
 
     def _piece(self, number: Value) -> StageMove:
-        """Of the digits: the first digit of all rows, then the next."""
+        """Of the digits: the first plane of all rows, then the next."""
         layout, per_row = self.layout, self.layout.values // PIECE
         column, value = number // per_row, number % per_row * PIECE
         row = self._row_inside(column % layout.rows) * layout.digits + column // layout.rows
@@ -207,9 +207,9 @@ class StagedInt8:
         """The sum of the integers of 16 activations."""
         k = self.k
         total: Value | None = None
-        for digit in range(self.layout.digits):
+        for plane in range(self.layout.digits):
             sum = total << 8 if total is not None else k.s32(0)
-            for word in k.load_vector(start.at(digit * self._length)[0], 4, U32):
+            for word in k.load_vector(start.at(plane * self._length)[0], 4, U32):
                 sum = k.dp4a(ONES, word, sum, a_type="u32", b_type="s32")
             total = sum
         assert total is not None
@@ -218,22 +218,22 @@ class StagedInt8:
 
 @dataclass(frozen=True)
 class StageReader:
-    """A stage, or the rest of one, for the lanes of a warp: where each finds its digits and its scales."""
+    """A stage, or the rest of one, for the lanes of a warp: where each finds its planes and its scales."""
 
     k: KernelBuilder
     layout: StageLayout
-    get_digits: Value
+    get_planes: Value
     get_scales: Value
 
     def further(self, value: Value) -> StageReader:
         """From this value on, a multiple of 32."""
         scales = self.k.mad(value, self.layout.rows * 4 * self.layout.scale_words // BLOCK, self.get_scales)
-        return replace(self, get_digits=self.get_digits + value, get_scales=scales)
+        return replace(self, get_planes=self.get_planes + value, get_scales=scales)
 
-    def digits(self, tile: int, digit: int) -> tuple[Value, ...]:
+    def digits(self, tile: int, plane: int) -> tuple[Value, ...]:
         """The fragments of `mma` for this tile of rows and the first 64 values: a register for 16."""
-        row = digit * self.layout.rows + tile * COLUMN_TILE
-        place = Element("shared", self.get_digits.register, row * self.layout.row_bytes, U32)
+        row = plane * self.layout.rows + tile * COLUMN_TILE
+        place = Element("shared", self.get_planes.register, row * self.layout.row_bytes, U32)
         matrices: tuple[Value, ...] = self.k.ldmatrix(place.address, num="x4", space="shared")
         return matrices
 

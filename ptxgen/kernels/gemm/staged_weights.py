@@ -70,7 +70,7 @@ class StagedWeights:
         k, words = self.k, []
         for half in (0, 1):
             row = SharedPart(k, stage + self._row, U8, half * TILE * self.layout.row_stride)
-            pieces: Sequence[tuple[Element, int]] = self.layout.format.half_pieces(row, self.lane)
+            pieces: Sequence[tuple[Element, int]] = self.layout.format.f16_pieces(row, self.lane)
             words.append([word for place, size in pieces for word in k.load_vector(place, size // U32.bytes, U32)])
         return words
 

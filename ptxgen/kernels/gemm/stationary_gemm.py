@@ -40,7 +40,7 @@ SHARE = PIECE * WARP_SIZE
 @register(format=IN_PIECES)
 @dataclass(frozen=True)
 class StationaryGemm(F16GemmType):
-    """Y = X W^T for few rows of activation halves, by f16 tensor cores: activations stay in registers while weights go by.
+    """Y = X W^T for few rows of an f16 split, by f16 tensor cores: activations stay in registers while weights go by.
 
     y: f32[m, n]; w: u8[n, row_bytes]; halves, scales: as pack_halves writes them, `parts` f16 a value. A row of y has the same
     bits whatever m is and whatever the other rows are; `slices`, `split`, `chains` and `abreast` alone change them. With one

@@ -29,7 +29,7 @@ COLUMNS = (8, 16, 24, 32, 48, 64, 96, 128)
 @register(format=WINDOWED)
 @dataclass(frozen=True)
 class WgmmaGemm(F16GemmType):
-    """Y = X W^T for m rows of activation halves, by the warpgroup products of sm_90a.
+    """Y = X W^T for m rows of an f16 split of activations, by the warpgroup products of sm_90a.
 
     y: f32[m, n]; w: u8[n, row_bytes]; halves, scales: as pack_halves writes them, `parts` f16 a value. A row of y has the same
     bits whatever m is and whatever the other rows are.

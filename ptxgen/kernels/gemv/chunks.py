@@ -16,7 +16,7 @@ from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane
-from ptxgen.kernels.gemv.shared_planes import Layout, SharedDigits, chunks, rows_at_once
+from ptxgen.kernels.gemv.shared_planes import Layout, SharedPlanes, chunks, rows_at_once
 from ptxgen.kernels.gemv.source import PlaneSource
 from ptxgen.kernels.quantize import int8_planes
 from ptxgen.kernels.quantize.int8_planes import BLOCK
@@ -31,7 +31,7 @@ MOST_INSTRUCTIONS: Final = 4000
 
 LONG_STEP: Final = 224
 """Instructions of a step, for a row of weights, beyond which the assembler runs out of registers where steps are written out
-(Q3_K from two digits on, Q2_K with three; batches)."""
+(Q3_K from two planes on, Q2_K with three; batches)."""
 
 FEW_ROWS: Final = 8 * BLOCK
 """Rows of a matrix that is as good as any where a step is measured. A row of so many values is whole blocks of any format: the
@@ -150,7 +150,7 @@ class Warp:
             self.numbers.append(number if self.whole else k.min(number, self.n - 1))
             self.rows += [self._row(name, self.numbers[-1]) for name in blocks.weights]
         self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
-        self.shared: SharedDigits = blocks.source.staged(k, layout, self.lane, dynamic=blocks.dynamic_shared > 0)
+        self.shared: SharedPlanes = blocks.source.staged(k, layout, self.lane, dynamic=blocks.dynamic_shared > 0)
         self.totals = [[k.f32(0.0) for _ in range(blocks.tokens)] for _ in self.rows]
 
     def _row(self, name: str, number: Value) -> GlobalArray:
@@ -188,7 +188,7 @@ class Warp:
         """Unpack each row of weights once, and add its products with every one of these rows of activations."""
         runs = [self.lane.unpack(self.k, one) for one in raw]
         count = len(runs[0])
-        # Three digits of a whole fragment's activations would fill the registers, so each row adds a run before any adds the
+        # Three planes of a whole fragment's activations would fill the registers, so each row adds a run before any adds the
         # next. Either way a row adds its runs in the same order.
         share = count if self.blocks.digits < 3 else 1
         for place, number in enumerate(rows):

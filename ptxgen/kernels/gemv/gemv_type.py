@@ -49,7 +49,7 @@ def gemv_arguments(
     format: Format, k: int, n: int, batch: tuple[int, ...] = (), digits: int = 0, halves: HalfForm | None = None
 ) -> Signature:
     """The arguments of a matrix-vector kernel for n rows of k weights. y: f32[*batch, n]; w: u8[n, row_bytes]; x: f32[*batch,
-    k], or the activation digits or halves that stand for it: one row of them where there is no batch."""
+    k], or the int8 planes or the f16 split of activations that stand for it: one row of them where there is no batch."""
     if halves is not None:
         vector: Signature = {**f16_split.arrays(prod(batch), k, halves, "in")}
     elif digits:

@@ -1,5 +1,5 @@
-"""Where a lane finds activation digits: in global memory, or staged in shared memory. And the sum of a fragment's products
-with them, in a fixed order. What the activations mean is said in kernels/quantize/int8_planes.py."""
+"""Where a lane finds int8 planes of activations: in global memory, or staged in shared memory. And the sum of a fragment's
+products with them, in a fixed order. What the activations mean is said in kernels/quantize/int8_planes.py."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ptxgen.types import U32
 ONES = 0x01010101
 
 
-class LaneDigits(ABC):
-    """What a lane's fragment meets: the activations from the fragment's first value on, of one row. `count` digits."""
+class LanePlanes(ABC):
+    """What a lane's fragment meets: the activations from the fragment's first value on, of one row. `count` planes."""
 
     def __init__(self, k: KernelBuilder, count: int) -> None:
         self.k = k
         self.count = count
 
     @abstractmethod
-    def words(self, digit: int, offset: int, count: int) -> Sequence[Value]:
-        """`count` u32 of four activations' digits each, from value `offset` on."""
+    def words(self, plane: int, offset: int, count: int) -> Sequence[Value]:
+        """`count` u32 of four activations' planes each, from value `offset` on."""
 
     @abstractmethod
     def scale(self, offset: int) -> Value:
@@ -37,22 +37,22 @@ class LaneDigits(ABC):
         """-(scale * sum) of the block that holds value `offset`."""
 
     def dot(self, words: Sequence[Value] | int, signed: bool, offset: int, count: int) -> list[Value]:
-        """s32: the exact sum of codes times activations' integers. With three digits two sums, because one would take 36 bits:
-        that of the upper two digits, which counts 256-fold, and that of the third. None can overflow: two digits come to
+        """s32: the exact sum of codes times activations' integers. With three planes two sums, because one would take 36 bits:
+        that of the upper two planes, which counts 256-fold, and that of the third. None can overflow: two planes come to
         32 * 255 * 32639 at most."""
-        sums = [self._dot_digit(words, signed, digit, offset, count) for digit in range(self.count)]
+        sums = [self._dot_plane(words, signed, plane, offset, count) for plane in range(self.count)]
         return sums if len(sums) == 1 else [self.k.mad(sums[0], 256, sums[1]), *sums[2:]]
 
     def number(self, sums: Sequence[Value]) -> Value:
-        """f32: what `dot` gave, rounded once; with three digits twice, first the upper two's sum where it has over 24 bits.
+        """f32: what `dot` gave, rounded once; with three planes twice, first the upper two's sum where it has over 24 bits.
         The third's is under 2^20, so it is exact."""
         upper, *third = (self.k.f32(sum) for sum in sums)
         return self.k.fma(upper, 256.0, third[0]) if third else upper
 
-    def _dot_digit(self, words: Sequence[Value] | int, signed: bool, digit: int, offset: int, count: int) -> Value:
+    def _dot_plane(self, words: Sequence[Value] | int, signed: bool, plane: int, offset: int, count: int) -> Value:
         k = self.k
         total: Value | None = None
-        for i, x in enumerate(self.words(digit, offset, count)):
+        for i, x in enumerate(self.words(plane, offset, count)):
             w = words if isinstance(words, int) else words[i]
             start = total if total is not None else k.s32(0)
             total = k.dp4a(w, x, start, a_type="s32" if signed else "u32", b_type="s32")
@@ -77,8 +77,8 @@ class LaneDigits(ABC):
         return -(self.scale(offset) * self.number(self.dot(ONES, False, offset, count)))
 
 
-class LoadedDigits(LaneDigits):
-    """Digits that are loaded once for all runs and rows of weights that meet them."""
+class LoadedPlanes(LanePlanes):
+    """Planes that are loaded once for all runs and rows of weights that meet them."""
 
     def __init__(self, k: KernelBuilder, count: int) -> None:
         super().__init__(k, count)
@@ -87,22 +87,22 @@ class LoadedDigits(LaneDigits):
         self._sums_of: dict[int, Value] = {}
 
     @abstractmethod
-    def load_words(self, digit: int, offset: int, count: int) -> Sequence[Value]:
+    def load_words(self, plane: int, offset: int, count: int) -> Sequence[Value]:
         """Load 1, 2 or 4 words."""
 
     @abstractmethod
     def load_block(self, block: int) -> tuple[Value, Value | None]:
         """Load the scale and the negative sum (if the format needs it) of this block, counted from that of the first value."""
 
-    def words(self, digit: int, offset: int, count: int) -> Sequence[Value]:
+    def words(self, plane: int, offset: int, count: int) -> Sequence[Value]:
         """See LaneDigits."""
         at = range(offset, offset + 4 * count, 4)
         piece = 4 if count % 4 == 0 else 2 if count % 2 == 0 else 1
         for start in at[::piece]:
-            if (digit, start) not in self._words:
-                for i, word in enumerate(self.load_words(digit, start, piece)):
-                    self._words[digit, start + 4 * i] = word
-        return [self._words[digit, one] for one in at]
+            if (plane, start) not in self._words:
+                for i, word in enumerate(self.load_words(plane, start, piece)):
+                    self._words[plane, start + 4 * i] = word
+        return [self._words[plane, one] for one in at]
 
     def scale(self, offset: int) -> Value:
         """See LaneDigits."""
@@ -122,26 +122,26 @@ class LoadedDigits(LaneDigits):
 
 
 @dataclass(frozen=True)
-class GlobalDigitArrays:
-    """Activation digits where the quantising kernel left them."""
+class GlobalPlaneArrays:
+    """Int8 planes of activations where the quantising kernel left them."""
 
     digits: Sequence[GlobalArray]
-    """One array a digit, from the lane's first value of the first step on."""
+    """One array a plane, from the lane's first value of the first step on."""
     scales: GlobalArray
     sums: GlobalArray
 
 
-class GlobalDigits(LoadedDigits):
+class GlobalPlanes(LoadedPlanes):
     """Read straight from global memory."""
 
-    def __init__(self, k: KernelBuilder, source: GlobalDigitArrays, sums: bool) -> None:
+    def __init__(self, k: KernelBuilder, source: GlobalPlaneArrays, sums: bool) -> None:
         super().__init__(k, len(source.digits))
         self._source = source
         self._with_sums = sums
 
-    def load_words(self, digit: int, offset: int, count: int) -> Sequence[Value]:
+    def load_words(self, plane: int, offset: int, count: int) -> Sequence[Value]:
         """See LoadedDigits."""
-        element = self._source.digits[digit][offset]
+        element = self._source.digits[plane][offset]
         if count == 1:
             return [self.k.load(element, U32)]
         return self.k.load_vector(element, count, U32)

@@ -17,7 +17,7 @@ from ptxgen.dsl.memory import Element
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
-from ptxgen.kernels.collective.plane_message import DigitMessage
+from ptxgen.kernels.collective.plane_message import PlaneMessage
 from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.epilogue import Exact, Float64
 from ptxgen.kernels.gemv.l2_prefetch import BORROWED, PrefetchedRows
@@ -71,7 +71,7 @@ class LeaveNorm(Planes):
         prefetched = self.prefetched(blocks).signature() if self.prefetches else {}
         return super().signature(blocks, arguments) | more | prefetched
 
-    def begin(self, k: KernelBuilder, blocks: Blocks) -> DigitMessage | None:
+    def begin(self, k: KernelBuilder, blocks: Blocks) -> PlaneMessage | None:
         """Where activations are staged at once, this comes when the weights have come for the most part."""
         if self.prefetches:
             self.prefetched(blocks).write(k, blocks.count)

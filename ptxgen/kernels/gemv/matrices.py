@@ -139,7 +139,7 @@ class FusedWithAnother(Fused):
         if last == blocks.format:
             raise ArgumentError(f"{blocks.name} is for two formats, got {last} for both: one is joined_hw_dp4a's")
         if any(len(chunks(format, blocks.k, 1, blocks.digits)) > 1 for format in (blocks.format, last)):
-            raise ArgumentError(f"{blocks.name}: {blocks.digits} digits of k={blocks.k} do not fit shared memory at once")
+            raise ArgumentError(f"{blocks.name}: {blocks.digits} planes of k={blocks.k} do not fit shared memory at once")
         first = replace(blocks, matrices=(blocks.n, self.n2), beside=True)
         of_last = replace(
             first,

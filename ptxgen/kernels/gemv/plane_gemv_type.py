@@ -1,5 +1,5 @@
-"""What every matrix-vector kernel on activation digits has in common: arguments, reference, error bound, accuracy, sample
-cases, and the sum of a fragment. A strategy says the launch, the emission and how long its chains of additions are."""
+"""What every matrix-vector kernel on int8 planes of activations has in common: arguments, reference, error bound, accuracy,
+sample cases, and the sum of a fragment. A strategy says the launch, the emission and how long its chains of additions are."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ PACKED_WITH_REPACKED: tuple[Format, ...] = (*PACKED.values(), *(format for forma
 # Roundings beside the additions: the reference's weight (3), scale, product of scales, integer to f32.
 PRODUCT_ROUNDINGS = 6
 
-# More of them with three digits. The sum of a run's products is 256 h + c with |c| < 2^20. If |h| < 2^24, then h is exact in
+# More of them with three planes. The sum of a run's products is 256 h + c with |c| < 2^20. If |h| < 2^24, then h is exact in
 # f32, and as before only the sum is rounded. Else h is rounded, too, which is off by 256 |h| u <= |256 h + c| u (1 + 2^-11).
-# The sum of a block's integers has up to 28 bits and is rounded once more; with fewer digits it is exact.
+# The sum of a block's integers has up to 28 bits and is rounded once more; with fewer planes it is exact.
 THIRD_DIGIT_ROUNDINGS = 2
 
-# Formats whose sample shapes have three digits, too: with minima for whole blocks of activations (Q4_K) and for parts (Q4_1),
+# Formats whose sample shapes have three planes, too: with minima for whole blocks of activations (Q4_K) and for parts (Q4_1),
 # and without (Q6_K, whose scales are finer than a block, and Q8_0, whose codes have all 8 bits).
 SAMPLED_WITH_THREE = ("Q4_K", "Q4_1", "Q6_K", "Q8_0")
 
@@ -54,7 +54,7 @@ def relative_bound(chain: int, digits: int) -> float:
 
 @dataclass(frozen=True)
 class Int8GemvType(GemvType):
-    """y = W x on activation digits (see kernels/quantize). y: f32[n]; w: u8[n, row_bytes], rows of k quantised values;
+    """y = W x on int8 planes of activations (see kernels/quantize). y: f32[n]; w: u8[n, row_bytes], rows of k quantised values;
     digits: s8[1, digits, k], scales: f32[1, k / 32] and sums: s32[1, k / 32] stand for x: q8_quantize makes them for
     `digits=1`, q16_quantize for 2, q24_quantize for 3."""
 
@@ -103,7 +103,7 @@ class Int8GemvType(GemvType):
         return self.format.dequantize(arguments["w"]).astype("f8"), x
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        """As of f32 activations, and their digits."""
+        """As of f32 activations, and their planes."""
         inputs = super().inputs(rng)
         return inputs | quantize(inputs.pop("x").reshape(-1, self.k), self.digits)._asdict()
 

@@ -14,13 +14,13 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Work
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.collective.plane_message import DigitMessage
+from ptxgen.kernels.collective.plane_message import PlaneMessage
 from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.epilogue import Arrays, Epilogue, Exact, Float64
 from ptxgen.kernels.quantize import int8_planes
 from ptxgen.kernels.quantize.int8_planes import BLOCK, LARGEST
 from ptxgen.kernels.quantize.plane_bounds import plane_bounds
-from ptxgen.kernels.quantize.quantize import Quantize, write_digits
+from ptxgen.kernels.quantize.quantize import Quantize, write_planes
 from ptxgen.kernels.shape import require, require_of
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U32
@@ -73,7 +73,7 @@ class Planes(Epilogue):
 
     # Emission
 
-    def begin(self, k: KernelBuilder, blocks: Blocks) -> DigitMessage | None:
+    def begin(self, k: KernelBuilder, blocks: Blocks) -> PlaneMessage | None:
         """Write what comes early in the kernel; returns the message by which the planes go to other ranks, if they do."""
         return None
 
@@ -89,11 +89,11 @@ class Planes(Epilogue):
         y: Value,
         loaded: Value | None,
         live: Value,
-        message: DigitMessage | None,
+        message: PlaneMessage | None,
     ) -> None:
         """Write the planes of a group, whose y the lanes have. loaded: the element that `needs` says, loaded where the group is
         live."""
-        write_digits(k, self.out_digits, 0, group.row, [self.quantised(k, group.row, y, loaded, live)], live, PREFIX)
+        write_planes(k, self.out_digits, 0, group.row, [self.quantised(k, group.row, y, loaded, live)], live, PREFIX)
 
     # Reference
 

@@ -1,5 +1,5 @@
-"""Activation digits of a row whose parts ranks have made, staged in shared memory by a block: those of its own rank from global
-memory, and the words of the others as they come (collective/gather_planes.py)."""
+"""Int8 planes of activations of a row whose parts ranks have made, staged in shared memory by a block: those of its own rank
+from global memory, and the words of the others as they come (collective/gather_planes.py)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ptxgen.dsl.arguments import Array, Scalar, Signature, read
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Element, GlobalArray
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.collective.plane_words import DigitWords
+from ptxgen.kernels.collective.plane_words import PlaneWords
 from ptxgen.kernels.gemv.fragments import FragmentLane
-from ptxgen.kernels.gemv.shared_planes import PIECE, Layout, SharedDigits, digits_before
+from ptxgen.kernels.gemv.shared_planes import PIECE, Layout, SharedPlanes, planes_before
 from ptxgen.kernels.norm.squares import SumOfSquares, inverse_root
 from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.kernels.quantize.quantize import LANE_VALUES
 from ptxgen.types import F32, S32, U32, U64
 
 
-def received_arguments(whole: Signature, words: DigitWords, parts: int) -> Signature:
+def received_arguments(whole: Signature, words: PlaneWords, parts: int) -> Signature:
     """What stands for a row that comes in parts: see PlaneSource.row_parts. whole: the arguments of one that is there."""
     arrays = {name: one for name, one in whole.items() if isinstance(one, Array)}
     own = {name: replace(arrays[name], partial=True) for name in ("digits", *words.of_blocks)}
@@ -37,7 +37,7 @@ def received_arguments(whole: Signature, words: DigitWords, parts: int) -> Signa
     }
 
 
-def whole_row(arguments: Mapping[str, Any], words: DigitWords, parts: int) -> dict[str, NDArray[Any]]:
+def whole_row(arguments: Mapping[str, Any], words: PlaneWords, parts: int) -> dict[str, NDArray[Any]]:
     """The digits, scales, sums and squares of all parts that these arguments stand for."""
     rank = int(arguments["rank"])
     whole = {name: arguments[name].copy() for name in ("digits", *words.of_blocks)}
@@ -51,7 +51,7 @@ def whole_row(arguments: Mapping[str, Any], words: DigitWords, parts: int) -> di
 def in_parts(
     rng: np.random.Generator,
     arguments: Mapping[str, Any],
-    words: DigitWords,
+    words: PlaneWords,
     parts: int,
     rank: int | None = None,
 ) -> dict[str, Any]:
@@ -69,18 +69,18 @@ def in_parts(
     return {**arguments, **own, "inbox": inbox, "number": np.array([number], np.uint32), "rank": np.uint32(rank)}
 
 
-def _places(arrays: Mapping[str, NDArray[Any]], words: DigitWords, part: int) -> Iterator[tuple[NDArray[Any], int, int]]:
+def _places(arrays: Mapping[str, NDArray[Any]], words: PlaneWords, part: int) -> Iterator[tuple[NDArray[Any], int, int]]:
     """The places of a part in each array of one row, each with its first word and how many there are."""
-    for digit in range(words.digits):
+    for plane in range(words.digits):
         of_part = slice(part * words.values, (part + 1) * words.values)
-        yield arrays["digits"][0, digit, of_part], words.start("digits", digit), words.lanes
+        yield arrays["digits"][0, plane, of_part], words.start("digits", plane), words.lanes
     for name in words.of_blocks:
         of_part = slice(part * words.blocks, (part + 1) * words.blocks)
         yield arrays[name].reshape(-1)[of_part], words.start(name), words.blocks
 
 
 PIECES_AHEAD: Final = 2
-"""Pieces of each digit of its own part that a thread loads before it stores the first."""
+"""Pieces of each plane of its own part that a thread loads before it stores the first."""
 
 WORDS_AT_ONCE: Final = 16
 """Words that a thread looks for together. All 36 of down of an 8B on four ranks took registers that there are not."""
@@ -95,11 +95,11 @@ class _Share(NamedTuple):
     live: Value | None
 
 
-class ReceivedDigits(SharedDigits):
+class ReceivedPlanes(SharedPlanes):
     """As SharedDigits of one row, all of which is staged at once."""
 
     def __init__(
-        self, k: KernelBuilder, layout: Layout, lane: FragmentLane, *, dynamic: bool, words: DigitWords, parts: int
+        self, k: KernelBuilder, layout: Layout, lane: FragmentLane, *, dynamic: bool, words: PlaneWords, parts: int
     ) -> None:
         """dynamic: as there; words: of each of so many parts."""
         super().__init__(k, layout, lane, dynamic=dynamic)
@@ -120,24 +120,24 @@ class ReceivedDigits(SharedDigits):
         blocks = self._shares([own], words.blocks)
         their_blocks = self._shares(others, words.blocks)
 
-        def word(share: _Share, name: str, digit: int = 0) -> Element:
-            element: Element = inbox.at(share.part * words.count + words.start(name, digit))[share.place]
+        def word(share: _Share, name: str, plane: int = 0) -> Element:
+            element: Element = inbox.at(share.part * words.count + words.start(name, plane))[share.place]
             return element
 
         def store(moved: Sequence[tuple[_Share, Sequence[Sequence[Value]]]]) -> None:
-            for share, of_digits in moved:
-                self._store_digits(share, PIECE, of_digits)
+            for share, of_planes in moved:
+                self._store_planes(share, PIECE, of_planes)
 
         moved: list[tuple[_Share, Sequence[Sequence[Value]]]] = []
         for share in pieces:
             if len(moved) == PIECES_AHEAD:
                 store(moved)
                 moved = []
-            moved.append((share, [self._load_piece(digit, share) for digit in digits]))
+            moved.append((share, [self._load_piece(plane, share) for plane in digits]))
         facts = [[k.load(self._of_block(name, share)) for name in self._needed] for share in blocks]
         if behind_loads is not None:
             behind_loads()
-        wanted = [word(share, "digits", digit) for share in quads for digit in digits]
+        wanted = [word(share, "digits", plane) for share in quads for plane in digits]
         wanted += [word(share, name) for share in their_blocks for name in self._needed]
         found: list[Value] = []
         for start in range(0, len(wanted), WORDS_AT_ONCE):
@@ -146,7 +146,7 @@ class ReceivedDigits(SharedDigits):
             moved = []
             while len(found) >= len(digits) and quads:
                 share, *quads = quads
-                self._store_digits(share, LANE_VALUES, [[found.pop(0)] for _ in digits])
+                self._store_planes(share, LANE_VALUES, [[found.pop(0)] for _ in digits])
         of_blocks = iter(found)
         facts += [[self._fact(name, next(of_blocks)) for name in self._needed] for _ in their_blocks]
         self._store_facts([*blocks, *their_blocks], facts)
@@ -169,9 +169,9 @@ class ReceivedDigits(SharedDigits):
                 shares.append(_Share(part, k.min(place, count - 1) if beyond else place, place < count if beyond else None))
         return shares
 
-    def _load_piece(self, digit: int, share: _Share) -> Sequence[Value]:
+    def _load_piece(self, plane: int, share: _Share) -> Sequence[Value]:
         first = share.part * self._words.values + share.place * PIECE
-        return self.k.load_vector(self.k.arg.digits.at(0, digit, 0).at(first)[0], PIECE // 4, U32)
+        return self.k.load_vector(self.k.arg.digits.at(0, plane, 0).at(first)[0], PIECE // 4, U32)
 
     def _of_block(self, name: str, share: _Share) -> Element:
         """Where the rank's own are."""
@@ -182,15 +182,15 @@ class ReceivedDigits(SharedDigits):
         """The scale, the sum or the squares that a word is."""
         return self.k.bits(word, S32 if name == "sums" else F32)
 
-    def _store_digits(self, share: _Share, values: int, of_digits: Sequence[Sequence[Value]]) -> None:
-        """So many neighbouring values of each digit."""
+    def _store_planes(self, share: _Share, values: int, of_planes: Sequence[Sequence[Value]]) -> None:
+        """So many neighbouring values of each plane."""
         k, layout = self.k, self.layout
         first = share.part * self._words.values + share.place * values
-        byte = digits_before(layout, first)
-        base = k.symbol_address(self._digits) + byte
+        byte = planes_before(layout, first)
+        base = k.symbol_address(self._planes) + byte
         with self._when(share.live):
-            for digit, words in enumerate(of_digits):
-                element = Element("shared", base.register, digit * layout.digit_bytes, U32)
+            for plane, words in enumerate(of_planes):
+                element = Element("shared", base.register, plane * layout.plane_bytes, U32)
                 k.store(element, words if len(words) > 1 else words[0])
 
     def _store_facts(self, shares: Sequence[_Share], facts: Sequence[Sequence[Value]]) -> None:

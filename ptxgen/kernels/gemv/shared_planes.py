@@ -12,21 +12,21 @@ from ptxgen.dsl.memory import Element, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.fragments import FragmentLane, Fragments
-from ptxgen.kernels.gemv.lane_planes import LoadedDigits
+from ptxgen.kernels.gemv.lane_planes import LoadedPlanes
 from ptxgen.kernels.norm.squares import SumOfSquares, inverse_root
 from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.target import MAX_STATIC_SHARED, WARP_SIZE
 from ptxgen.types import F32, U32, DType
 
-# Digits are padded after so many values, a multiple of what no fragment straddles.
+# Planes are padded after so many values, a multiple of what no fragment straddles.
 PADDED = 128
 
 PIECE = 16
-"""Values (of one digit) that a thread moves at a time, with one 16-byte load."""
+"""Values (of one plane) that a thread moves at a time, with one 16-byte load."""
 
 MOST_SHARED = 59 * 1024
 """Bytes that all activations of a row may take, where more than MAX_STATIC_SHARED are asked for by the launch: every GPU has
-so many for a block. 14336 values of any format take 57344 at most; 17408 of MXFP4, three digits of which take 60928, have more
+so many for a block. 14336 values of any format take 57344 at most; 17408 of MXFP4, three planes of which take 60928, have more
 steps in one piece than a lane's registers hold: 32 bytes are spilt."""
 
 # Pieces that a thread loads before it stores the first.
@@ -34,12 +34,12 @@ LOADS_AHEAD = 8
 
 Load = Callable[[Value], Sequence[Value]]
 Store = Callable[[Value, Sequence[Value]], None]
-"""Write the load, or the store, of the thing of this number: a piece of digits, or the scale (and sum) of a block."""
+"""Write the load, or the store, of the thing of this number: a piece of planes, or the scale (and sum) of a block."""
 
 
 @cache
 def padding(format: Format) -> int:
-    """Bytes to leave free after every PADDED digits so that the lanes of a warp meet the fewest bank conflicts."""
+    """Bytes to leave free after every PADDED planes so that the lanes of a warp meet the fewest bank conflicts."""
     fragments, width = Fragments(format, format.block), min(PIECE, format.packed_width)
     firsts = [fragments.first_value(lane) for lane in range(WARP_SIZE)]
     together = min(WARP_SIZE, 128 // width)  # lanes that shared memory serves at a time
@@ -61,7 +61,7 @@ def padding(format: Format) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where `values` activations of `rows` rows stand in shared memory: bytes. Each digit of a row, padded, the highest first,
+    """Where `values` activations of `rows` rows stand in shared memory: bytes. Each plane of a row, padded, the highest first,
     then those of the next row; scales as f32, each with its negative sum behind it where the format has minima."""
 
     format: Format
@@ -70,12 +70,12 @@ class Layout:
     digits: int
 
     def padded(self, value: int) -> int:
-        """The byte of a value in its digits."""
+        """The byte of a value in its planes."""
         return value + value // PADDED * padding(self.format)
 
     @property
-    def digit_bytes(self) -> int:
-        """Bytes of one digit of a row, padded."""
+    def plane_bytes(self) -> int:
+        """Bytes of one plane of a row, padded."""
         return -(-self.padded(self.values) // PIECE) * PIECE
 
     @property
@@ -91,12 +91,12 @@ class Layout:
     @property
     def bytes(self) -> int:
         """Of all rows together."""
-        return self.rows * (self.digits * self.digit_bytes + self.row_scale_bytes)
+        return self.rows * (self.digits * self.plane_bytes + self.row_scale_bytes)
 
 
 def rows_at_once(format: Format, k: int, rows: int, digits: int) -> int:
     """How many of `rows` rows to stage together: all, unless not even one step of them fits shared memory (8 rows of three
-    digits); else those of the fewest parts in which it does."""
+    planes); else those of the fewest parts in which it does."""
     step = min(k, Fragments(format, k).values)
     sizes = (-(-rows // parts) for parts in range(1, rows + 1))
     return next(size for size in sizes if Layout(format, step, size, digits).bytes <= MAX_STATIC_SHARED)
@@ -114,8 +114,8 @@ def chunks(format: Format, k: int, rows: int, digits: int) -> list[tuple[int, in
     return [(first, min(most, fragments.steps - first)) for first in range(0, fragments.steps, most)]
 
 
-def digits_before(layout: Layout, first: Index) -> Index:
-    """Bytes of a row of digits before those of the value `first`, a multiple of what no fragment straddles."""
+def planes_before(layout: Layout, first: Index) -> Index:
+    """Bytes of a row of planes before those of the value `first`, a multiple of what no fragment straddles."""
     return first + first // PADDED * padding(layout.format) if isinstance(first, Value) else layout.padded(first)
 
 
@@ -126,7 +126,7 @@ def dynamic_bytes(format: Format, k: int, rows: int, digits: int) -> int:
     return whole if rows == 1 and MAX_STATIC_SHARED < whole <= MOST_SHARED else 0
 
 
-class SharedDigits:
+class SharedPlanes:
     """The shared memory of a block and the lane's place in it."""
 
     def __init__(
@@ -136,14 +136,14 @@ class SharedDigits:
         self.k = k
         self.layout = layout
         self._norm = norm
-        digit_bytes = layout.rows * layout.digits * layout.digit_bytes
-        self._digits = k.dynamic_shared(U32).name if dynamic else k.shared(U32, digit_bytes // 4).name
-        self._scales = self._digits if dynamic else k.shared(F32, layout.rows * layout.row_scale_bytes // 4).name
-        self._scales_start = digit_bytes if dynamic else 0
+        plane_bytes = layout.rows * layout.digits * layout.plane_bytes
+        self._planes = k.dynamic_shared(U32).name if dynamic else k.shared(U32, plane_bytes // 4).name
+        self._scales = self._planes if dynamic else k.shared(F32, layout.rows * layout.row_scale_bytes // 4).name
+        self._scales_start = plane_bytes if dynamic else 0
         self._fragments = Fragments(layout.format, layout.values)
         first = lane.first_value
-        padded = digits_before(layout, first)
-        self._lane_digits = k.symbol_address(self._digits) + padded
+        padded = planes_before(layout, first)
+        self._lane_planes = k.symbol_address(self._planes) + padded
         self._lane_scales = k.symbol_address(self._scales) + (first // BLOCK * layout.scale_bytes + self._scales_start)
 
     def fill(self, rows: range, first: int, count: int, behind_loads: Callable[[], None] | None = None) -> None:
@@ -152,8 +152,8 @@ class SharedDigits:
         k = self.k
         moves: list[Move] = []
         for place, row in enumerate(rows):
-            for digit in range(self.layout.digits):
-                copy = self._digits_copy(place, row, digit, first)
+            for plane in range(self.layout.digits):
+                copy = self._planes_copy(place, row, plane, first)
                 moves += [Move(k, *copy, start, count // PIECE) for start in range(0, count // PIECE, k.threads)]
             copy = self._scales_copy(place, row, first)
             moves += [Move(k, *copy, start, count // BLOCK) for start in range(0, count // BLOCK, k.threads)]
@@ -168,19 +168,19 @@ class SharedDigits:
         for start in range(0, pieces, k.threads):
             source = self._clamped(first * (BLOCK // PIECE), start, pieces, total // PIECE)
             for place, row in enumerate(rows):
-                for digit in range(layout.digits):
-                    moves.append(Move(k, *self._digits_copy(place, row, digit, 0), start, pieces, source))
+                for plane in range(layout.digits):
+                    moves.append(Move(k, *self._planes_copy(place, row, plane, 0), start, pieces, source))
         for start in range(0, blocks, k.threads):
             source = self._clamped(first, start, blocks, total // BLOCK)
             for place, row in enumerate(rows):
                 moves.append(Move(k, *self._scales_copy(place, row, 0), start, blocks, source))
         self._move(moves)
 
-    def _digits_copy(self, place: int, row: int, digit: int, first: int) -> tuple[Load, Store]:
-        """Of a digit of a row, from value `first` on, to the row at this place; in pieces."""
+    def _planes_copy(self, place: int, row: int, plane: int, first: int) -> tuple[Load, Store]:
+        """Of a plane of a row, from value `first` on, to the row at this place; in pieces."""
         k, layout = self.k, self.layout
-        source = k.arg.digits.at(row, digit, first)
-        target, pad = (place * layout.digits + digit) * layout.digit_bytes, padding(layout.format)
+        source = k.arg.digits.at(row, plane, first)
+        target, pad = (place * layout.digits + plane) * layout.plane_bytes, padding(layout.format)
 
         def load(piece: Value) -> Sequence[Value]:
             return k.load_vector(source.at(piece * PIECE)[0], 4, U32)
@@ -189,7 +189,7 @@ class SharedDigits:
             byte = piece * PIECE
             if pad:
                 byte = k.mad(piece // (PADDED // PIECE), pad, byte)
-            base = k.symbol_address(self._digits) + byte
+            base = k.symbol_address(self._planes) + byte
             k.store(Element("shared", base.register, target, U32), words)
 
         return load, store
@@ -231,14 +231,14 @@ class SharedDigits:
                 move.store()
         self.k.barrier()
 
-    def read(self, place: int, step: Index, more: int = 0) -> SharedLaneDigits:
+    def read(self, place: int, step: Index, more: int = 0) -> SharedLanePlanes:
         """What the lane's fragment meets in step `step + more` of the chunk that is staged, in the row at this place among
         the staged ones."""
-        return SharedLaneDigits(self.k, self.layout, self._fragments, self._lane_digits, self._lane_scales, place, step, more)
+        return SharedLanePlanes(self.k, self.layout, self._fragments, self._lane_planes, self._lane_scales, place, step, more)
 
 
 class NormOfReader:
-    """What the scales of digits of gamma * x are multiplied by, where the one who reads them normalises x: 1 / sqrt(mean(x^2) +
+    """What the scales of planes of gamma * x are multiplied by, where the one who reads them normalises x: 1 / sqrt(mean(x^2) +
     eps) of a row of `size` values. k.arg.squares: f32[size / 32], the sum of the squares of each block; k.arg.eps."""
 
     def __init__(self, k: KernelBuilder, size: int) -> None:
@@ -249,7 +249,7 @@ class NormOfReader:
         self._sum = SumOfSquares(self._k, self._k.arg.squares, self._size // BLOCK)
 
     def add(self) -> None:
-        """Write all else: behind the loads of the digits, for a root has branches that loads are not moved across."""
+        """Write all else: behind the loads of the planes, for a root has branches that loads are not moved across."""
         self.factor: Value = inverse_root(self._k, self._sum.total(), self._size, self._k.arg.eps)
 
 
@@ -277,9 +277,9 @@ class Move:
             self._store(self._target, self._loaded)
 
 
-class SharedLaneDigits(LoadedDigits):
-    """Activation digits in shared memory: those of the fragment that the lane has in step `step + more`. lane_planes and
-    lane_scales: where those of the first step stand of the row at place 0."""
+class SharedLanePlanes(LoadedPlanes):
+    """Int8 planes of activations in shared memory: those of the fragment that the lane has in step `step + more`. lane_planes
+    and lane_scales: where those of the first step stand of the row at place 0."""
 
     def __init__(
         self,
@@ -295,9 +295,9 @@ class SharedLaneDigits(LoadedDigits):
         super().__init__(k, layout.digits)
         self._layout, self._two_blocks = layout, fragments.format.fragment_values % (2 * BLOCK) == 0
         digits, scales = layout.padded(fragments.values), fragments.values // BLOCK * layout.scale_bytes
-        self._digits, self._digit_offset = self._moved(lane_planes, step, digits)
+        self._planes, self._plane_offset = self._moved(lane_planes, step, digits)
         self._scales, self._scale_offset = self._moved(lane_scales, step, scales)
-        self._digit_offset += place * layout.digits * layout.digit_bytes + more * digits
+        self._plane_offset += place * layout.digits * layout.plane_bytes + more * digits
         self._scale_offset += place * layout.row_scale_bytes + more * scales
 
     def _moved(self, place: Value, step: Index, stride: int) -> tuple[Value, int]:
@@ -305,9 +305,9 @@ class SharedLaneDigits(LoadedDigits):
             return place, step * stride
         return self.k.mad(step, stride, place), 0
 
-    def load_words(self, digit: int, offset: int, count: int) -> Sequence[Value]:
+    def load_words(self, plane: int, offset: int, count: int) -> Sequence[Value]:
         """See LoadedDigits."""
-        element = self._element(self._digits, self._digit_offset + digit * self._layout.digit_bytes + offset, U32)
+        element = self._element(self._planes, self._plane_offset + plane * self._layout.plane_bytes + offset, U32)
         return [self.k.load(element)] if count == 1 else self.k.load_vector(element, count)
 
     def load_block(self, block: int) -> tuple[Value, Value | None]:

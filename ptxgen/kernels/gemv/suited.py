@@ -102,7 +102,7 @@ def leaving_norm(blocks: Blocks, multiprocessors: int = MULTIPROCESSORS) -> Sett
 
 WORTH_IT: Final = 0.8
 """The share of the multiprocessors that must be busy on average. On an H100, in steps: 448 groups (85 %) won 1.5 %, 280 (53 %)
-lost 5 %, and with one digit 256 (97 %) lost 4 %."""
+lost 5 %, and with one plane 256 (97 %) lost 4 %."""
 
 USUAL, FEWEST = 8, 4
 WARPS: Final = (16, USUAL, FEWEST)
@@ -113,7 +113,7 @@ MOST_STEPS: Final = 8
 """Of a row: those of Q8_0_ALIGNED and 4096 values, of which this won 32 us of 2337 (H200)."""
 
 TWO_PAIRS: Final = (find("Q8_0_ALIGNED"), 3)
-"""Format and digits of which a lane has the registers for the loads of two pairs: other formats, and two digits, spill some."""
+"""Format and planes of which a lane has the registers for the loads of two pairs: other formats, and two planes, spill some."""
 
 
 def _memory_bounds(blocks: Blocks) -> bool:
@@ -123,7 +123,7 @@ def _memory_bounds(blocks: Blocks) -> bool:
 
 def swiglu(gate: Blocks, multiprocessors: int = MULTIPROCESSORS) -> Settings | None:
     """Of gate and up in one launch, of which the blocks of gate alone are given; None where two launches are faster: with one
-    digit, which memory alone bounds; rows of many steps; and groups of 32 results, a block each, which leave many
+    plane, which memory alone bounds; rows of many steps; and groups of 32 results, a block each, which leave many
     multiprocessors idle. A block has as many warps as let all groups be there at once. Where there are too many groups for
     that, blocks share them, so that each of those that are there at once has as many rows. Where memory bounds the product,
     there are not too many, and registers are enough (TWO_PAIRS), eight warps of two pairs, in two rounds: with what is asked

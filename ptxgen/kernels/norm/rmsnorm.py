@@ -21,7 +21,7 @@ from ptxgen.kernels.norm.split_rows import MANY_ROWS, SplitRows
 from ptxgen.kernels.norm.squares import GROUP_TREE, inverse_root, row_squares, total_chain
 from ptxgen.kernels.quantize.forms import F16Split, Int8Planes, OutputForm, form_name, form_of, require_form
 from ptxgen.kernels.quantize.int8_planes import BLOCK
-from ptxgen.kernels.quantize.quantize import write_digits
+from ptxgen.kernels.quantize.quantize import write_planes
 from ptxgen.kernels.registry import GIVEN, Given, register
 from ptxgen.types import F32
 
@@ -136,7 +136,7 @@ class RmsNorm(KernelType):
         with k.when(inside):
             k.store(k.arg.y[number, start], scaled(values, scale, gammas))
         weighted = [value * gamma for value, gamma in zip(values, gammas, strict=True)]
-        write_digits(k, digits, number, start, weighted, inside, factor=scale)
+        write_planes(k, digits, number, start, weighted, inside, factor=scale)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         """The planes of gamma * x are exact, since its rounding is."""

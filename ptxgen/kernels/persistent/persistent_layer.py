@@ -52,7 +52,7 @@ class PersistentLayer(KernelType):
     attn_q, attn_k and attn_v; yq: f32[queries]; yk, yv: f32[keys]; arrivals: u32[2], zeros before and after.
 
     Every value has the bits that it has by hw_dp4a, rmsnorm_digits and fused_swiglu_digits. n(x), g and m(x) are multiplied as
-    gate_digits, down_digits and next_digits digits. `blocks` blocks must be on the GPU at once. A warp multiplies up to
+    gate_digits, down_digits and next_digits planes. `blocks` blocks must be on the GPU at once. A warp multiplies up to
     rows_per_warp rows together, which share what is read of the activations, and has a pipeline of `pipeline_stages` segments
     of about 2304 bytes in shared memory."""
 

@@ -48,7 +48,7 @@ class LayerBound:
                 (self.results[matrix.result],) = self._products(stage, matrix, normed)
 
     def exact(self) -> dict[str, Vector]:
-        """The results in float64, without any digits."""
+        """The results in float64, without any planes."""
         return {name: result.exact for name, result in self.results.items()}
 
     def bounds(self) -> dict[str, Vector]:

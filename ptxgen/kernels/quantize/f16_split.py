@@ -1,5 +1,5 @@
-"""Activation halves, in NumPy: f32 activations as one or two f16 each, in the order in which f16 tensor cores read them, with a
-scale for every 256. The kernels that make them stand in pack_f16.py, those that read them in kernels/gemm."""
+"""The f16 split of activations, in NumPy: f32 activations as one or two f16 each, in the order in which f16 tensor cores read
+them, with a scale for every 256. The kernels that make them stand in pack_f16.py, those that read them in kernels/gemm."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEAST_SCALE = 2.0**-126
 """The least normal f32: so is its inverse."""
 
 
-class ActivationHalves(NamedTuple):
+class ActivationF16Split(NamedTuple):
     """x ~ scale * half, or scale * (half + half). m rows of k values have tiles = ceil(m / 8) and windows = ceil(k / 256).
 
     halves: f16[tiles, windows, 17, parts, 2, 8, 8], by tile, window, step, part, c, g and e = 2 t + u: row 8 tile + g, and lane
@@ -63,7 +63,7 @@ def arrays(m: int, k: int, form: HalfForm, direction: Direction) -> dict[str, Ar
     }
 
 
-def pack(x: NDArray[Any], form: HalfForm) -> ActivationHalves:
+def pack(x: NDArray[Any], form: HalfForm) -> ActivationF16Split:
     """The very bits that the kernels make of x: f32[m, k].
 
     The scale of a window brings its largest |x| to 512..1024, but is LEAST_SCALE at least, and 1 where all are zero. A window
@@ -83,7 +83,7 @@ def pack(x: NDArray[Any], form: HalfForm) -> ActivationHalves:
         whole = in_order(ratios, form)
         high = whole.astype(np.float16)
         parts = [high, (whole - high.astype(np.float32)).astype(np.float16)][: form.parts]
-    return ActivationHalves(np.stack(parts, axis=3), scales.reshape(-1, windows_of(k))[:m])
+    return ActivationF16Split(np.stack(parts, axis=3), scales.reshape(-1, windows_of(k))[:m])
 
 
 def in_windows(x: NDArray[Any]) -> NDArray[Any]:

@@ -1,5 +1,5 @@
 """The forms in which kernels write results for the products that read them: int8 planes and f16 split. A form is a part of a
-kernel: its arguments, reference, bound and work; `write_digits` and `write_halves` emit it."""
+kernel: its arguments, reference, bound and work; `write_planes` and `write_f16_split` emit it."""
 
 from __future__ import annotations
 

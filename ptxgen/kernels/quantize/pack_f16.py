@@ -1,5 +1,5 @@
-"""The kernel that makes activation halves, f32 activations for f16 tensor cores; `write_halves` for the kernels that do it to
-values of their own. What the halves mean is said in f16_split.py."""
+"""The kernel that makes the f16 split of activations, f32 activations for f16 tensor cores; `write_f16_split` for the kernels
+that do it to values of their own. What the halves mean is said in f16_split.py."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class PackF16(KernelType):
     def emit(self, k: KernelBuilder) -> None:
         window, row = k.ctaid.x, k.ctaid.y * TILE + k.tid.x // LANES
         runs = lane_runs(k, self.form, row, window, self.m, self.k)
-        write_halves(k, self.form, row, window, [x for run in runs for x in run.or_zeros(k, run.load(k, k.arg.x))])
+        write_f16_split(k, self.form, row, window, [x for run in runs for x in run.or_zeros(k, run.load(k, k.arg.x))])
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         return pack(arguments["x"], self.form)._asdict()
@@ -157,7 +157,7 @@ def run_starts(k: KernelBuilder, form: HalfForm) -> list[Value]:
     return [step * RUN + t * form.lane_run for t in range(4)]
 
 
-def write_staged_halves(k: KernelBuilder, form: HalfForm, row: Index, first: Index, count: int, staged: SharedView) -> None:
+def write_staged_f16_split(k: KernelBuilder, form: HalfForm, row: Index, first: Index, count: int, staged: SharedView) -> None:
     """Write what stands for `count` windows of a row from the window `first` on, as far as the row has them. staged: f32[256
     count], zeros where the row has no value, stored by threads that have met at a barrier since. All threads must come here."""
     windows = k.arg.scales.shape[1]
@@ -166,10 +166,10 @@ def write_staged_halves(k: KernelBuilder, form: HalfForm, row: Index, first: Ind
         window = first + own
         place = (own if count % (WARP_SIZE // LANES) == 0 else k.min(own, count - 1)) * WINDOW
         xs = [x for start in run_starts(k, form) for x in k.load_vector(staged[place + start], RUN)]
-        write_halves(k, form, row, window, xs, (own < count) & (k.u32(window) < windows))
+        write_f16_split(k, form, row, window, xs, (own < count) & (k.u32(window) < windows))
 
 
-def write_halves(
+def write_f16_split(
     k: KernelBuilder, form: HalfForm, row: Index, window: Index, xs: Sequence[Value], live: Value | None = None
 ) -> None:
     """Write what stands for a window of a row to k.arg.halves and, if there is such a row, to k.arg.scales, where `live` holds.

@@ -1,4 +1,4 @@
-"""How far the digits of values that are themselves rounded may be from those of the exact values: the tolerance of kernels that
+"""How far the planes of values that are themselves rounded may be from those of the exact values: the tolerance of kernels that
 compute activations and quantise them in one launch."""
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def plane_bounds(x: NDArray[np.float64], bound: NDArray[np.float64], digits: int
     x, bound: f64[rows, n]; `bound` is at least the rounding of x to f32. By intervals: the peak of a block is between the
     largest |x| - bound and the largest |x| + bound, and the scale between these over LARGEST, rounded. An integer rises with
     its value, so it is between those of the two ends of the value, each divided by the end of the scale that brings it farther
-    out, rounded twice and clamped; where the scale may be zero it may be any. A sum is between the sums of the ends. A digit
+    out, rounded twice and clamped; where the scale may be zero it may be any. A sum is between the sums of the ends. A plane
     rises with the integer up to 127 and goes on at -128: where the integers pass that place it may be any, elsewhere it is
-    between the digits of the ends. So with a small bound nearly all of the high digits must be exact."""
+    between the planes of the ends. So with a small bound nearly all of the high planes must be exact."""
     low, high, near, far = (
         side.reshape(len(x), -1, BLOCK) for side in (x - bound, x + bound, np.maximum(np.abs(x) - bound, 0), np.abs(x) + bound)
     )
@@ -37,8 +37,8 @@ def plane_bounds(x: NDArray[np.float64], bound: NDArray[np.float64], digits: int
     for place in reversed(range(digits)):
         start, end = ((_rest(edge, place) - 256 * _rest(edge, place + 1)).reshape(x.shape) for edge in (first, last))
         passes = (_rest(first, place + 1) != _rest(last, place + 1)).reshape(x.shape)
-        digit = quantised.digits[:, digits - 1 - place].astype(np.int64)
-        allowed.append(np.where(passes, np.maximum(127 - digit, digit + 128), np.maximum(end - digit, digit - start)))
+        plane = quantised.digits[:, digits - 1 - place].astype(np.int64)
+        allowed.append(np.where(passes, np.maximum(127 - plane, plane + 128), np.maximum(end - plane, plane - start)))
     scales = np.maximum(most[..., 0] - quantised.scales, quantised.scales - least[..., 0])
     sums = np.maximum(last.sum(axis=-1) - quantised.sums, quantised.sums - first.sum(axis=-1))
     return {"digits": np.stack(allowed, axis=1), "scales": scales, "sums": sums}

@@ -108,7 +108,7 @@ def test_a_start_that_the_plan_should_not_have_made_is_found_by_running_it(monke
     """Weights that a launch before writes, read before the wait: without the plan's rule and its check."""
     rule = Plan.node
     monkeypatch.setattr(Plan, "node", lambda self, after, written=(), stamps=None: rule(self, after, (), stamps))
-    monkeypatch.setattr(graph, "check_early_starts", lambda launches: None)
+    monkeypatch.setattr(graph, "check_dependent_launches", lambda launches: None)
     device = EmulatedDevice(sanitize=True, overlaps=True)
     launcher = Launcher(device, Modules(device))
     kernel = HwDp4aGemv(format=FORMATS["Q8_0"], k=32, n=8, digits=1, pdl=True)

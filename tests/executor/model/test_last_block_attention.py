@@ -135,9 +135,8 @@ def test_rows_are_packed_in_halves_by_the_launch_that_attends(
         tmp_path / "m.gguf", "llama", Q.Q4_K, layers=1, hidden=256, heads=4, kv_heads=kv_heads, ff=256, context=64
     )
     entry = TuningEntry("accurate", "q4k", 256, 256, "half_mma_q4k_gemm", {"parts": 2, "split": 1}, 1e-6, error=1e-7, rows=2)
-    profile = switched(
-        GpuProfile(tables=(TuningTable("a table", GpuModel.of(device), (entry,)),)), last_block_reduction=last_block
-    )
+    table = TuningTable("a table", GpuModel.of(device), (entry,))
+    profile = switched(GpuProfile(tables=(table,)), last_block_reduction=last_block)
     with GgufFile.open(path) as file:
         spec, memory = read_spec(file), DryRunMemory()
         weights = load_weights(memory, file, list(expected_tensors(spec)))

@@ -88,7 +88,7 @@ def test_who_is_joined_so() -> None:
     [
         ({"n3": 0}, "n3 must be an integer, 1 or more, got 0"),
         ({"last_rows_per_warp": 9}, "last_rows_per_warp must be an integer, 1..8, got 9"),
-        ({"k": 28672}, "3 digits of k=28672 do not fit shared memory at once"),
+        ({"k": 28672}, "3 planes of k=28672 do not fit shared memory at once"),
     ],
     ids=str,
 )

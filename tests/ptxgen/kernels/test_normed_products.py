@@ -35,12 +35,12 @@ def left(k: int, digits: int) -> tuple[dict[str, Any], dict[str, Any]]:
     given = norm.inputs(np.random.default_rng(k))
     made = run(norm, given)
     product = given["x"] * given["gamma"]
-    digits_of_product = run(Quantize(digits, n=norm.hidden), {**unwritten(1, digits, norm.hidden), "x": product})
+    planes_of_product = run(Quantize(digits, n=norm.hidden), {**unwritten(1, digits, norm.hidden), "x": product})
     sums = (given["x"] * given["x"]).reshape(-1, BLOCK)
     while sums.shape[1] > 1:
         sums = sums[:, ::2] + sums[:, 1::2]
     names = ("digits", "scales", "sums")
-    incomplete = {name: digits_of_product[name] for name in names}
+    incomplete = {name: planes_of_product[name] for name in names}
     return {name: made[name] for name in names}, {**incomplete, "squares": sums[:, 0], "eps": given["eps"]}
 
 

@@ -159,7 +159,7 @@ def test_a_product_does_not_go_on_without_a_word(change: Callable[[str], str]) -
         ({"row_parts": 2, "pdl": True}, "takes one row in parts, without pdl, got 1, pdl=True"),
         (
             {"row_parts": 2, "k": 36864},
-            "row_parts must be 1 where activations do not fit shared memory at once, as 3 digits of k=36864",
+            "row_parts must be 1 where activations do not fit shared memory at once, as 3 planes of k=36864",
         ),
     ],
     ids=str,

@@ -36,7 +36,7 @@ def of_product(kernel: RmsNorm, given: dict[str, Any]) -> dict[str, NDArray[Any]
     return run(Quantize(kernel.digits, n=kernel.hidden), {**written, "x": given["x"] * given["gamma"]})
 
 
-def assert_digits_of_product(kernel: RmsNorm, given: dict[str, Any], factor: np.float32) -> None:
+def assert_planes_of_product(kernel: RmsNorm, given: dict[str, Any], factor: np.float32) -> None:
     """The digits and sums are those of gamma * x, and the scales too, times `factor`, to the bit."""
     together, apart = run(kernel, given), of_product(kernel, given)
     for name in ("digits", "sums"):
@@ -65,7 +65,7 @@ def factor_of(x: NDArray[np.float32], eps: float) -> np.float32:
 def test_the_digits_are_those_of_gamma_x_and_the_scales_are_normalised(hidden: int, digits: int) -> None:
     kernel = RmsNorm(hidden, digits=digits)
     given = arguments_of(kernel)
-    assert_digits_of_product(kernel, given, factor_of(given["x"][0], given["eps"]))
+    assert_planes_of_product(kernel, given, factor_of(given["x"][0], given["eps"]))
 
 
 @pytest.mark.parametrize("hidden", [576, 8224])
@@ -82,7 +82,7 @@ def test_a_row_whose_squares_overflow_stands_for_zeros_and_one_with_nan_for_nan(
     given = arguments_of(kernel)
     given["x"][0, 1040] = large
     with np.errstate(invalid="ignore"):
-        assert_digits_of_product(kernel, given, np.float32(factor))
+        assert_planes_of_product(kernel, given, np.float32(factor))
 
 
 def test_epsilon_is_what_the_launch_says() -> None:
@@ -90,7 +90,7 @@ def test_epsilon_is_what_the_launch_says() -> None:
     given = arguments_of(kernel)
     loose = run(kernel, given | {"eps": np.float32(1.0)})
     assert (np.abs(loose["y"]) < np.abs(run(kernel, given)["y"])).any()
-    assert_digits_of_product(kernel, given | {"eps": np.float32(1.0)}, factor_of(given["x"][0], 1.0))
+    assert_planes_of_product(kernel, given | {"eps": np.float32(1.0)}, factor_of(given["x"][0], 1.0))
 
 
 def test_each_block_makes_the_digits_of_1024_values() -> None:

@@ -82,7 +82,7 @@ def test_turns_spill_nothing() -> None:
             {"row_groups": 16, "n": 31},
             "row_groups must be fewer than 16, in which a warp has 32 rows: there are 31 rows of a matrix",
         ),
-        ({"row_groups": 2, "k": 28672}, "must be 1 where activations do not fit shared memory at once, as 3 digits of k=28672"),
+        ({"row_groups": 2, "k": 28672}, "must be 1 where activations do not fit shared memory at once, as 3 planes of k=28672"),
     ],
     ids=str,
 )

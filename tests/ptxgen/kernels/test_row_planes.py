@@ -225,7 +225,7 @@ def test_results_that_are_not_normal_reach_the_digits_of_their_own_group_only() 
         ({"row_groups": 32}, "row_groups must be fewer than 32, in which a warp has 64 rows: there are 32 lanes"),
         (
             {"k": 18944, "row_groups": 2},
-            "row_groups must be 1 where activations do not fit shared memory at once, as 3 digits of k=18944",
+            "row_groups must be 1 where activations do not fit shared memory at once, as 3 planes of k=18944",
         ),
         ({"row_groups": 0}, "row_groups must be an integer, 1..32, got 0"),
         ({"out_digits": 4}, "out_digits must be an integer, 1..3, got 4"),
@@ -265,7 +265,7 @@ def test_pairs_that_cannot_be_dealt_out_so_are_refused(settings: dict[str, int],
         (4096, 24576, 4, 12),  # 768
     ],
 )
-def test_gate_and_up_are_gated_where_all_groups_are_there_at_once(k: int, n: int, warps: int | None, turns: int) -> None:
+def test_gate_and_up_are_gated_where_all_groups_are_there_at_once(k: int, n: int, warps: int | None, row_groups: int) -> None:
     gate = find("hw_dp4a_q4k_gemv").make(k=k, n=n, digits=3)
     assert isinstance(gate, HwDp4aGemv)
     gated = fuse_swiglu(gate, gate, 3)
@@ -273,7 +273,7 @@ def test_gate_and_up_are_gated_where_all_groups_are_there_at_once(k: int, n: int
         assert gated is None
         return
     assert isinstance(gated, HwDp4aGemv)
-    assert (gated.num_warps, gated.row_groups) == (warps, turns)
+    assert (gated.num_warps, gated.row_groups) == (warps, row_groups)
 
 
 @pytest.mark.parametrize(
