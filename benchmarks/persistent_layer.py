@@ -36,7 +36,7 @@ SHAPES: Final = {
     "qwen2.5-1.5b": (1536, 1536, 256, 8960), "qwen3-0.6b": (1024, 2048, 1024, 3072),
 }  # fmt: skip
 """Hidden values, those of queries, of keys, and gated ones."""
-SETTINGS: Final = {"num_warps": (8, 16), "rows_per_warp": (4, 3, 2), "slots": (8, 6, 5, 4, 3)}
+SETTINGS: Final = {"num_warps": (8, 16), "rows_per_warp": (4, 3, 2), "pipeline_stages": (8, 6, 5, 4, 3)}
 
 
 def layer(shape: tuple[int, int, int, int], main: str, finer: str, digits: int) -> PersistentLayer:
@@ -54,7 +54,7 @@ def settings(kernel: PersistentLayer, grid: PersistentGrid) -> Iterator[Persiste
         try:
             chosen: dict[str, Any] = dict(zip(SETTINGS, values, strict=True))
             made = replace(kernel, blocks=grid.blocks, **chosen)
-        except ArgumentError:  # fewer slots than rows, or more memory than any GPU has
+        except ArgumentError:  # fewer stages than rows, or more memory than any GPU has
             continue
         if made != grid.fitted(partial(replace, kernel)) and made.runs_on(grid.target):
             yield made

@@ -138,7 +138,7 @@ class GpuProfile:
         return next(made, format)
 
     def choose(self, format: Format, k: int, n: int, *, accurate: bool = False, rows: int = 1) -> Choice:
-        """The kernel for n rows of k weights. accurate: none that reads one int8 digit, whatever the profile says. rows: of
+        """The kernel for n rows of k weights. accurate: none that reads one int8 plane, whatever the profile says. rows: of
         activations; several get a kernel that takes them all at once, or one of a single row, which is launched in its form
         for several (executor/layers/batched.py). Raises ArgumentError if the profile names a kernel that is not there, is for
         another format, has other parameters, or has no form with its bits although it must."""
@@ -281,7 +281,7 @@ def _source(format: Format, variant: str) -> str:
 
 
 def reads_one_digit(kernel: KernelType) -> bool:
-    """Whether a kernel multiplies activations that were rounded to one int8 digit: what an outlier does harm to."""
+    """Whether a kernel multiplies activations that were rounded to one int8 plane: what an outlier does harm to."""
     return kernel.activation_planes == 1
 
 

@@ -25,7 +25,7 @@ before it has ended, whatever that touched, when it tells them how far this devi
 
 class Moments(NamedTuple):
     """When a launch ran, in nanoseconds of one clock of the device. start: its first block; began: when it might touch what
-    launches before it write, which is later for one that started early; end: its last warp."""
+    launches before it write, which is later for a dependent one; end: its last warp."""
 
     start: int
     began: int

@@ -55,8 +55,8 @@ class KernelCall(NamedTuple):
 
 
 def in_order(calls: Sequence[KernelCall], *, dependent: bool) -> tuple[KernelCall, ...]:
-    """The calls with the kernels that are fastest where they are launched one behind the other (compose.between). dependent:
-    whether they are dependent; else all are as they were."""
+    """The calls with the kernels that are fastest one after the other (compose.between), if they are dependent launches; else
+    as they were."""
     if not dependent:
         return tuple(calls)
     kernels = [None, *(call.kernel for call in calls), None]

@@ -59,7 +59,7 @@ class HalfForm:
         for name, allowed in (("parts", (1, 2)), ("lane_run", (4, 64))):
             value = getattr(self, name)
             if not is_whole(value) or value not in allowed:
-                raise ArgumentError(f"activation halves have {name} {allowed[0]} or {allowed[1]}, got {value!r}")
+                raise ArgumentError(f"an f16 split of activations has {name} {allowed[0]} or {allowed[1]}, got {value!r}")
 
 
 MOST_CODE: Final = 64 * 1024
@@ -189,12 +189,14 @@ class KernelType(ABC):
 
     @property
     def activation_planes(self) -> int:
-        """How many activation digits (ptxgen/kernels/quantize) it multiplies a matrix by; 0 if it takes f32 activations."""
+        """How many int8 planes of activations (ptxgen/kernels/quantize) it multiplies a matrix by; 0 if it takes f32
+        activations."""
         return 0
 
     @property
     def activation_f16_split(self) -> HalfForm | None:
-        """The form of the activation halves (ptxgen/kernels/quantize) that it multiplies a matrix by; None if it reads none."""
+        """The form of the f16 split of activations (ptxgen/kernels/quantize) that it multiplies a matrix by; None if it reads
+        none."""
         return None
 
     def accuracy(self, rng: np.random.Generator) -> Mapping[str, float]:

@@ -51,18 +51,18 @@ def proved(monkeypatch: pytest.MonkeyPatch) -> list[KernelType]:
 
 def test_every_dependent_launch_of_a_token_is_proved(proved: list[KernelType]) -> None:
     listing = EARLY[0].listing(LAYERS, steps=1)
-    assert listing.count(" early;") > 5 * LAYERS
+    assert listing.count(" dependent;") > 5 * LAYERS
     assert len(set(proved)) > 5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("subject", EARLY, ids=str)
 def test_every_dependent_launch_of_a_model_is_proved(subject: Subject, proved: list[KernelType]) -> None:
-    assert subject.listing(LAYERS).count(" early;") > 3 * 5 * LAYERS
+    assert subject.listing(LAYERS).count(" dependent;") > 3 * 5 * LAYERS
     assert len(set(proved)) > 10
 
 
 def test_no_launch_of_other_gpus_is_dependent() -> None:
     others = [subject for subject in SUBJECTS if subject not in EARLY]
     assert others
-    assert not any(" early;" in subject.path.read_text(encoding="utf-8") for subject in others)
+    assert not any(" dependent;" in subject.path.read_text(encoding="utf-8") for subject in others)

@@ -26,7 +26,7 @@ QUERIES: Final = 16
 """Queries of a warp."""
 
 CHUNK: Final = 8
-"""Halves of 16 bytes, which a lane copies at once and a row of an 8 x 8 matrix has."""
+"""Numbers of f16 in 16 bytes, which a lane copies at once and a row of an 8 x 8 matrix has."""
 
 LOG2_E: Final = 1.4426950408889634
 """What scores are multiplied by, so that their weights are powers of two."""
@@ -63,7 +63,7 @@ class Running(NamedTuple):
 
 @dataclass(frozen=True)
 class StagedRows:
-    """`rows` rows of head_dim values in shared memory, each value as `parts` halves. A chunk of 8 high parts is followed by
+    """`rows` rows of head_dim values in shared memory, each value as `parts` f16. A chunk of 8 high parts is followed by
     that of the low ones. A row ends with 16 bytes that nobody uses: an odd number of chunks lets eight rows lie in different
     banks."""
 
@@ -73,7 +73,7 @@ class StagedRows:
 
     @property
     def stride(self) -> int:
-        """Halves from a row to the next."""
+        """f16 numbers from a row to the next."""
         return self.head_dim * self.parts + CHUNK
 
     def make(self, k: KernelBuilder) -> SharedView:
@@ -95,7 +95,7 @@ class StagedRows:
 
 @dataclass(frozen=True)
 class QueryTile:
-    """Queries in `parts` halves, and 32 rows of the cache as `staged` says, whose head_dim is a multiple of 32."""
+    """Queries in `parts` f16, and 32 rows of the cache as `staged` says, whose head_dim is a multiple of 32."""
 
     staged: StagedRows
     parts: int

@@ -121,7 +121,7 @@ class F16GemmType(GemvType):
     def tolerance(self, **arguments: Any) -> Mapping[str, F64]:
         """gamma(chain) * sum (|w_i| + 2 M) |x_i|, where M is the largest minimum a block can have, and what the epilogue adds.
         Minima are multiplied with sums of 16 activations, which were rounded on their own: M for each unit that they differ
-        from the sums of the activations that halves stand for."""
+        from the sums of the activations that the f16 split stands for."""
         x, bounds, sums = self._activations(arguments), {}, []
         summed = np.zeros((self.m, self.windows * STEPS))
         summed[:, : self.k // SUMMED] = x.reshape(self.m, -1, SUMMED).sum(axis=2)
@@ -150,7 +150,7 @@ class F16GemmType(GemvType):
             yield number, self.format.dequantize(arguments[f"w{number}"]).astype("f8")
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        """As of f32 activations, and their halves. Counters are zeros, and what partials hold counts for nothing."""
+        """As of f32 activations, and their f16 split. Counters are zeros, and what partials hold counts for nothing."""
         inputs: dict[str, Any] = {}
         for number, n in self.blocks.numbered():
             x = with_outlier(rng, self.m, self.k)

@@ -25,8 +25,8 @@ _NEIGHBOURS = 8
 
 @dataclass(frozen=True)
 class SplitStageLayout:
-    """A window of `rows` rows of activations in shared memory: bytes. The halves of each tile of 8 rows as they lie in global
-    memory, then the scales of all rows."""
+    """A window of `rows` rows of activations in shared memory: bytes. The f16 parts of each tile of 8 rows as they lie in
+    global memory, then the scales of all rows."""
 
     rows: int
     parts: int

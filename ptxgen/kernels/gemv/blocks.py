@@ -51,11 +51,11 @@ class Blocks:
     kept_bytes: int = 0
     """Bytes of static shared memory that the epilogues take for each result of a block."""
     paced: bool = False
-    """Whether the copies of a stage of a pipeline are begun, before the launch before has ended, when those of the stage before
-    have come, and not all at once. What is under way delays the end of that launch."""
+    """Whether the first copies into a stage start when those of the previous stage have arrived, and not all at once: before
+    the previous launch has ended, copies in flight delay its end."""
     late_from: int | None = None
-    """Where copies are paced, the block from which on blocks begin those of stages behind the first when they have waited for
-    the launch before, and asked for the activations; None where none does."""
+    """Where copies are paced, the block from which on blocks start the copies of later stages only when they have waited for
+    the previous launch and loaded the activations; None where none does."""
     beside: bool = False
     """Whether other blocks of the launch have another format: the activations are in the shared memory that the launch asks
     for, in the form of this one's, never in static memory, of which the other blocks would want more."""
@@ -220,7 +220,7 @@ class Blocks:
 
     def _does_not_fit(self, setting: str) -> ArgumentError:
         return ArgumentError(
-            f"{self.name}: {setting} must be 1 where activations do not fit shared memory at once, as {self.digits} digits of "
+            f"{self.name}: {setting} must be 1 where activations do not fit shared memory at once, as {self.digits} planes of "
             f"k={self.k}"
         )
 

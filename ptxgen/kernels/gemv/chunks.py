@@ -35,7 +35,7 @@ LONG_STEP: Final = 224
 
 FEW_ROWS: Final = 8 * BLOCK
 """Rows of a matrix that is as good as any where a step is measured. A row of so many values is whole blocks of any format: the
-rows that a kernel asks the cache for (l2_prefetch.py) have as many values as this one has rows."""
+rows that a kernel prefetches into L2 (l2_prefetch.py) have as many values as this one has rows."""
 
 Raw = list[tuple[Value, ...]]
 """What was loaded of the fragments of a step, by row of the warp."""

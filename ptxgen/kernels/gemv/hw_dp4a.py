@@ -58,10 +58,10 @@ class HwDp4aGemv(Int8GemvType):
     num_warps, rows_per_warp: see Blocks; a multiprocessor's registers hold resident_threads threads, of Q6_K half as many. The
     stream of weights: the loads of the first `ahead` steps are issued before the activations are touched; with `pdl` before
     the wait for the kernel that writes them (programmatic dependent launch, sm_90 and later), which takes more registers:
-    between other kernels it is slower. With `row_groups` a warp takes so many times as many rows, some after others, while the
-    activations stay in shared memory (row_groups.py), which must hold all of a single row's. With `stages` weights are copied
-    ahead into so many stages of shared memory a warp (weight_pipeline.py), on sm_90 and later, where `ahead` says nothing; with
-    `holds_next`, too, the next launch may start when the blocks have their sums, and not at once."""
+    between other kernels it is slower. With `row_groups` > 1 a warp computes so many times as many rows, group after group,
+    while the activations stay in shared memory (row_groups.py), which must hold a whole row of them. With `stages` > 0 a warp
+    has a pipeline of so many stages in shared memory (weight_pipeline.py; sm_90 and later; `ahead` has no effect). With
+    `holds_next` the next launch may start when the blocks have their sums, and not at once."""
 
     # One warp, or a group of its lanes, has a row to itself.
     bit_free = ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl", "row_groups", "stages", "holds_next")

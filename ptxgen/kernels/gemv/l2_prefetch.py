@@ -1,5 +1,5 @@
-"""How a launch asks the L2 cache for weights that the launch behind it reads first, in the time in which the memory stands
-still: when its own weights have come, and it multiplies them, and the other has not begun."""
+"""L2 prefetch: a launch prefetches the weights that the next launch reads first. It does so when its own weights have arrived:
+while it multiplies them, and before the next launch starts, DRAM is idle otherwise."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ptxgen.kernels.gemv.pipeline_layout import LINE
 from ptxgen.types import U8
 
 BORROWED: Final[Mapping[str, str]] = {"next_w": "w", "next_w2": "w2"}
-"""The arguments: matrices of the launch behind, by their names there."""
+"""The arguments: matrices of the next launch, by their names there."""
 
 
 @dataclass(frozen=True)
 class PrefetchedRows:
-    """Of each matrix `count` rows, from the first on each `every` rows behind the one before; of `height` rows of k weights."""
+    """Of each matrix `count` rows, from the first on every `every`-th; of `height` rows of k weights."""
 
     count: int
     every: int

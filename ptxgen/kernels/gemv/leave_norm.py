@@ -34,9 +34,9 @@ class LeaveNorm(Planes):
     planes of the f32 products y * gamma; gamma: f32[n]; squares: f32[n / 32], the sum of y^2 of each 32 rows as group_squares
     (norm/squares.py) makes it.
 
-    prefetches: of two matrices of n columns and prefetch_rows rows, next_w and next_w2: u8[prefetch_rows, row_bytes], which the
-    next launch multiplies, so many rows are prefetched into the L2 cache, each prefetch_every behind the one before
-    (l2_prefetch.py). No bit depends on it. 0: none, and there are no such arguments."""
+    prefetches: how many rows of the next launch's matrices are prefetched into L2, every prefetch_every-th from the first on
+    (l2_prefetch.py). The matrices are next_w and next_w2: u8[prefetch_rows, row_bytes], of n columns. No bit depends on it. 0:
+    no prefetch, and there are no such arguments."""
 
     suffix: ClassVar[str] = "_normed"
     summary: ClassVar[str] = "and what an RMSNorm of y needs"

@@ -1,6 +1,6 @@
-"""How a warp of hw_dp4a takes its rows in several groups, while the activations stay in shared memory: the steps of all row
-groups are one sequence, whose loads run on from the rows of one row group into those of the next, so that memory does not wait
-while sums are reduced. The text is that of one row group, or of as few as need be."""
+"""Row groups of hw_dp4a: a warp computes its rows group after group, while the activations stay in shared memory. The steps of
+all row groups are one sequence: loads continue from one group into the next, so that memory is busy while sums are reduced.
+The text has one row group, or as few as the loop needs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ALIGNED = 16
 
 
 class RowGroups:
-    """The rows of a warp, `results_at_once` of each matrix a row group. Weights of `ahead` steps are in flight: whoever has
-    used those of a step loads those of `ahead` steps later into the same registers. The first are loaded here."""
+    """The rows of a warp, `results_at_once` of each matrix a row group. Weights of `ahead` steps are in flight: when
+    a step is used, the one `ahead` steps later is loaded into the same registers. The first are loaded here."""
 
     def __init__(self, warp: Warp) -> None:
         self.warp, self.k = warp, warp.k

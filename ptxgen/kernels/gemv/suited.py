@@ -242,18 +242,18 @@ def in_rounds(count: int, rounds: float, blocks: Blocks, multiprocessors: int = 
 
 # Rows of the next kernel's weights that are prefetched into L2
 
-ASKED: Final = 8 << 20
-"""Bytes that are asked for: what memory brings in the 2 us that it stands still in the output projection of an 8B. On an H100,
+PREFETCHED: Final = 8 << 20
+"""Bytes that are prefetched: what DRAM delivers in the 2 us that it is idle in the output projection of an 8B. On an H100,
 in steps of Q8_0: 4 MB won 24 us of 2928, 6 MB 40, 8 MB 43, 10 MB 42, 12 MB 38; on an H200 8 MB won 7 of 2142, and 12 MB lost
-2. What is asked for too late or too much is in the way of the other launch's activations."""
+2. A prefetch that is too late or too large delays the other launch's activations."""
 
 MOST_OF: Final = 8
-"""Of so many rows one at most is asked for: the 1B lost 1 us of 614 by a quarter of its rows and won 4 by an eighth."""
+"""Of so many rows one at most is prefetched: the 1B lost 1 us of 614 by a quarter of its rows and won 4 by an eighth."""
 
 
 def prefetches(gate: Blocks) -> Settings:
     """Of gate and up without a pipeline, which begin when the kernel before has ended: the first rows of their first warps, of
-    as many as make ASKED bytes."""
+    as many as make PREFETCHED bytes."""
     every = gate.warp_results
-    rows = min(ASKED // (len(gate.weights) * gate.format.row_bytes(gate.k)), gate.n // max(every, MOST_OF))
+    rows = min(PREFETCHED // (len(gate.weights) * gate.format.row_bytes(gate.k)), gate.n // max(every, MOST_OF))
     return {"prefetches": rows, "prefetch_every": every, "prefetch_rows": gate.n}

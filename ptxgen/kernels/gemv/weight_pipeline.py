@@ -1,8 +1,7 @@
-"""How a warp of hw_dp4a has its weights copied ahead: bulk copies bring them into a pipeline of stages in shared memory, which
-is the warp's own, and the warp multiplies what has come. What is under way takes no registers, and no place in the queue of
-loads, so that activations and weights do not wait for each other; and the first copies are begun before the kernel before
-this one has ended, since nobody writes weights. A stage is read as a whole before it is multiplied, so that what follows is
-asked for at once."""
+"""The weight pipeline of hw_dp4a: bulk copies bring the weights of a warp into its own stages in shared memory, ahead of their
+use. A copy in flight takes no registers and no place in the queue of loads, so activations and weights do not wait for each
+other. No kernel writes weights, so the first copies start before the previous kernel has ended. A warp reads a whole stage
+before it multiplies it, so that the refill starts at once."""
 
 from __future__ import annotations
 

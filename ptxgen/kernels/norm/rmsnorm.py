@@ -44,7 +44,7 @@ class RmsNorm(KernelType):
     and planes are the work of several multiprocessors.
 
     With parts and lane_run (see HalfForm): halves: f16[ceil(m / 8), ceil(hidden / 256), 17, parts, 2, 8, 8]; scales: f32[m,
-    ceil(hidden / 256)]; hidden is a multiple of 4. Rows past the last of a tile have halves, too: zeros.
+    ceil(hidden / 256)]; hidden is a multiple of 4. Rows past the last of a tile are split, too: zeros.
 
     The squares are summed in f32, whose largest value is 3.4e38: from a root mean square of sqrt(3.4e38 / hidden) on (1.8e19 at
     hidden=1, 2.9e17 at 4096) the sum is infinite and the row becomes zeros.

@@ -67,7 +67,7 @@ def pack(x: NDArray[Any], form: HalfForm) -> ActivationF16Split:
     """The very bits that the kernels make of x: f32[m, k].
 
     The scale of a window brings its largest |x| to 512..1024, but is LEAST_SCALE at least, and 1 where all are zero. A window
-    with an infinity or a NaN has the largest of these bits as its scale and halves 0, so whatever is computed from it is NaN.
+    with an infinity or a NaN has the largest of these bits as its scale and parts of 0, so whatever is computed from it is NaN.
     x / scale is exact unless it underflows; the first part is the f16 nearest to it, the second that nearest to what is left.
 
     So x is within 2^-11 |x| or 2^-25 scale of one part, the larger, and of two within 2^-22 |x| or 2^-25 scale, which is 2^-34
@@ -118,7 +118,7 @@ def in_order(ratios: NDArray[Any], form: HalfForm) -> NDArray[Any]:
 
 
 def values(halves: NDArray[Any], scales: NDArray[Any], form: HalfForm, k: int) -> NDArray[Any]:
-    """The activations that halves stand for: f64[m, k]."""
+    """The activations that an f16 split stands for: f64[m, k]."""
     (m, windows), tiles = scales.shape, halves.shape[0]
     ratios = halves[:, :, :STEPS].astype(np.float64).sum(axis=3)  # [tiles, windows, step, c, g, e]
     by_lane = ratios.reshape(tiles, windows, STEPS, 2, TILE, 4, 2).transpose(0, 4, 1, 2, 5, 6, 3)
@@ -129,7 +129,7 @@ def values(halves: NDArray[Any], scales: NDArray[Any], form: HalfForm, k: int) -
 
 
 def sums_of(halves: NDArray[Any], scales: NDArray[Any]) -> NDArray[Any]:
-    """The sums of 16 neighbours that halves hold: f64[m, 16 windows], the last ones of zeros past k."""
+    """The sums of 16 neighbours that an f16 split holds: f64[m, 16 windows], the last ones of zeros past k."""
     (m, windows), tiles = scales.shape, halves.shape[0]
     ratios = halves[:, :, STEPS].astype(np.float64).sum(axis=2)  # [tiles, windows, c, g, e]
     in_order = ratios.reshape(tiles, windows, 2, TILE, 4, 2).transpose(0, 3, 1, 4, 5, 2)

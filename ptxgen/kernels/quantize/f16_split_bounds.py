@@ -1,5 +1,5 @@
-"""How far the halves of values that are themselves rounded may be from those of the exact values: the tolerance of kernels that
-compute activations and pack them in one launch."""
+"""How far the f16 split of values that are themselves rounded may be from those of the exact values: the tolerance of kernels
+that compute activations and pack them in one launch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUM_ADDITIONS = 4
 
 
 def f16_split_bounds(x: NDArray[np.float64], bound: NDArray[np.float64], form: HalfForm) -> dict[str, NDArray[Any]]:
-    """How far the halves and scales of any f32 values within `bound` of x may be from those of `pack(x, form)`.
+    """How far the f16 parts and scales of any f32 values within `bound` of x may be from those of `pack(x, form)`.
 
     x, bound: f64[m, k]; `bound` is at least the rounding of x to f32. By intervals: the peak of a window is between the largest
     |x| - bound and the largest |x| + bound, and the scale between those of these two, or 1 if the first is not above zero. A

@@ -1,5 +1,5 @@
 """The kernel that makes the f16 split of activations, f32 activations for f16 tensor cores; `write_f16_split` for the kernels
-that do it to values of their own. What the halves mean is said in f16_split.py."""
+that do it to values of their own. What its parts mean is said in f16_split.py."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def write_f16_split(
 
     xs: the lane's 16 values, its runs (`run_starts`) one after the other, zeros past the end of the row and for a row past the
     last. 16 lanes side by side have a window, and for all of them `live` is the same; all lanes of the warp must come here.
-    Every kernel that makes halves makes them here, so the bits are the same."""
+    Every kernel that makes an f16 split makes it here, so the bits are the same."""
     peak = magnitude(k, xs[0])
     for x in xs[1:]:
         peak = k.max(peak, magnitude(k, x))

@@ -39,7 +39,7 @@ def exact(path: Path, given: list[NDArray[np.float32]]) -> NDArray[np.float64]:
 
 
 def makes_digits(record: LaunchRecord) -> bool:
-    """Whether the launch writes activations as int8 digits."""
+    """Whether the launch writes activations as int8 planes."""
     digits = record.kernel.signature().get("digits")
     return isinstance(digits, Array) and digits.direction == "out"
 

@@ -1,4 +1,5 @@
-"""The plainest kernel on activation halves, for tests of how the executor gives them to kernels: a thread a result."""
+"""The plainest kernel on an f16 split of activations, for tests of how the executor gives them to kernels: a thread a
+result."""
 
 from __future__ import annotations
 

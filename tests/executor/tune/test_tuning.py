@@ -81,7 +81,7 @@ def test_the_warps_of_mwv_are_not_said_to_be_free_of_bits_because_they_are_not()
 def test_without_tables_every_device_uses_the_same_kernel() -> None:
     choice = GpuProfile().choose(Q4_K, 4096, 4096)
     assert choice.kernel == HwDp4aGemv(Q4_K, k=4096, n=4096, digits=3)
-    assert (choice.reason, choice.entry) == ("accurate: 3 int8 digits of the activations", None)
+    assert (choice.reason, choice.entry) == ("accurate: 3 int8 planes of the activations", None)
 
 
 def test_the_fastest_measured_kernel_within_the_error_of_the_precision_is_chosen() -> None:

@@ -1,4 +1,4 @@
-"""What the kernels on activation digits, and the quantising kernels, promise beyond the catalogue's tests."""
+"""What the kernels on int8 planes of activations, and the quantising kernels, promise beyond the catalogue's tests."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from ptxgen.emulator import Marked, run
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.compose import between, borrowed, defer_norm, fuse_swiglu, pipeline_weights
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.suited import ASKED
+from ptxgen.kernels.gemv.suited import PREFETCHED
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
@@ -124,7 +124,7 @@ def test_the_rows_are_those_that_the_warps_of_gate_and_up_begin_with() -> None:
         assert every == behind.blocks[0].warp_results
         found.append((every, count))
     row_bytes = 4096 // 256 * 272
-    assert found == [(4, ASKED // (2 * row_bytes)), (4, 963)]
+    assert found == [(4, PREFETCHED // (2 * row_bytes)), (4, 963)]
 
 
 def test_nothing_is_asked_for_where_what_comes_is_not_known_or_copies_ahead_itself() -> None:
