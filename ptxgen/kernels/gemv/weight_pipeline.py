@@ -25,7 +25,7 @@ WRITTEN_OUT: Final = 8
 
 
 @dataclass(frozen=True)
-class Stage:
+class WeightStage:
     """Where a stage is, and the parity of the phase of its mbarrier in which what is wanted comes."""
 
     base: Value
@@ -138,7 +138,7 @@ class WeightPipeline:
                 self._begin()
                 k.assign(place, place - self._at_once)
 
-    def _add_part(self, part: int, stage: Stage, refill: Callable[[], None]) -> None:
+    def _add_part(self, part: int, stage: WeightStage, refill: Callable[[], None]) -> None:
         """Add the steps of this part of the rows, and call `refill` when all loads from the stage are issued."""
         k, warp, layout = self.k, self.warp, self.layout
         start = self._wait(stage)
@@ -172,23 +172,23 @@ class WeightPipeline:
 
     # Stages
 
-    def _stage(self, number: int) -> Stage:
+    def _stage(self, number: int) -> WeightStage:
         """That of the part of this number among all that the warp takes."""
         around, place = divmod(number, self.layout.count)
-        return Stage(self._first, place * self.layout.stride, self.k.u32(around & 1))
+        return WeightStage(self._first, place * self.layout.stride, self.k.u32(around & 1))
 
-    def _moving(self) -> Stage:
+    def _moving(self) -> WeightStage:
         """The first one, in registers that `_advance` changes."""
-        return Stage(self.k.variable(self._first, U32), 0, self.k.variable(0, U32))
+        return WeightStage(self.k.variable(self._first, U32), 0, self.k.variable(0, U32))
 
-    def _advance(self, stage: Stage) -> None:
+    def _advance(self, stage: WeightStage) -> None:
         k = self.k
         after = stage.base + self.layout.stride
         around = after == self._first + self.layout.bytes
         k.assign(stage.base, k.select(around, self._first, after))
         k.assign(stage.parity, k.select(around, stage.parity ^ 1, stage.parity))
 
-    def _wait(self, stage: Stage) -> SharedPart:
+    def _wait(self, stage: WeightStage) -> SharedPart:
         """Wait for what comes into the stage; returns where it is."""
         k = self.k
         with k.loop() as loop:
@@ -210,7 +210,7 @@ class WeightPipeline:
     # nothing else orders accesses through two proxies (PTX ISA 8.9.5). With an mbarrier instead, on which all lanes arrived
     # after their loads, copies overtook loads whose values were not used yet (benchmarks/LOG.md).
 
-    def _refiller(self, stage: Stage, part: int, row_group: Value | None = None) -> Callable[[], None]:
+    def _refiller(self, stage: WeightStage, part: int, row_group: Value | None = None) -> Callable[[], None]:
         """What copies into the stage what follows this part of the rows by as much as the pipeline holds. row_group: that of a
         loop, from whose rows on the sources are; None where there is one."""
         k, layout = self.k, self.layout
@@ -227,7 +227,7 @@ class WeightPipeline:
 
         return refill
 
-    def _refill(self, stage: Stage, number: Value, coming_part: Value) -> None:
+    def _refill(self, stage: WeightStage, number: Value, coming_part: Value) -> None:
         """Copy into the stage, which has the part of this number among all, what the sources are at, if any is left."""
         k, layout = self.k, self.layout
         if layout.count < layout.total:
@@ -254,12 +254,12 @@ class WeightPipeline:
         _, leads = self.k.elect(FULL_WARP)
         return leads
 
-    def _fetch(self, stage: Stage, row_group: int, part: int) -> None:
+    def _fetch(self, stage: WeightStage, row_group: int, part: int) -> None:
         """Begin to copy this part of the rows so many row groups from where the sources are."""
         size = self.layout.last_bytes if part == self.layout.parts - 1 else self.layout.part_bytes
         self._copy(stage, size, row_group * self._group_bytes + part * self.layout.part_bytes)
 
-    def _fetch_next(self, stage: Stage, part: Value) -> None:
+    def _fetch_next(self, stage: WeightStage, part: Value) -> None:
         """Begin to copy what the sources are at, which is a part of this number; and go on with both."""
         k, layout = self.k, self.layout
         ends = part == layout.parts - 1
@@ -271,7 +271,7 @@ class WeightPipeline:
         for source in self._sources:
             k.assign(source.base, source.base + move)
 
-    def _copy(self, stage: Stage, size: Value | int, offset: int) -> None:
+    def _copy(self, stage: WeightStage, size: Value | int, offset: int) -> None:
         """Begin to copy `size` bytes of each row, from so many behind its source on."""
         k, layout = self.k, self.layout
         barrier = stage.at(0).address

@@ -91,7 +91,7 @@ def test_fast_with_outliers_has_them_too(path: Path) -> None:
     assert "gather_digits" in kernels
 
 
-def test_nothing_makes_digits_or_norms_of_what_was_gathered(path: Path) -> None:
+def test_nothing_makes_planes_or_norms_of_what_was_gathered(path: Path) -> None:
     _, (token, step) = decoded(path, ALL, 2)
     assert not [name for name in (*token, *step) if name.endswith("_quantize")]
     assert token["rmsnorm_digits"] == 1  # of the embedding
@@ -123,7 +123,7 @@ def test_a_profile_can_have_values_gathered(path: Path) -> None:
         assert not {"send_digits", "gather_digits"} & set(found)
 
 
-def test_a_profile_can_have_digits_gathered_and_not_sent(path: Path) -> None:
+def test_a_profile_can_have_planes_gathered_and_not_sent(path: Path) -> None:
     shared, (token, step) = decoded(path, ALL.without("sent_parts"), 2, sanitize=True)
     assert shared == decoded(path, ALL, 2)[0]
     assert (token["gather_digits"], step["gather_digits"]) == (8, 7)
@@ -137,7 +137,7 @@ def test_a_profile_can_have_digits_gathered_and_not_sent(path: Path) -> None:
         ({"q3k": "hw_dp4a_q3k_gemv:row_groups=2,digits=3"}, {"ffn_down": Q.Q3_K, "": Q.Q4_K}, 5120),
         ({}, {"ffn_gate": Q.Q8_0, "": Q.Q4_K}, 256),
     ],
-    ids=["pdl", "turns that a part has not", "ffn as wide as heads, not gated"],
+    ids=["pdl", "row groups that a part has not", "ffn as wide as heads, not gated"],
 )
 def test_kernels_that_cannot_receive_find_what_was_gathered(
     named: dict[str, str], types: dict[str, Any], ff: int, tmp_path: Path
@@ -149,7 +149,7 @@ def test_kernels_that_cannot_receive_find_what_was_gathered(
     assert token["gather_digits"] + token["send_digits"] + token[GATES_AND_SENDS] == 4
 
 
-def test_parts_that_are_no_whole_blocks_of_digits_are_gathered_as_values(tmp_path: Path) -> None:
+def test_parts_that_are_no_whole_blocks_of_planes_are_gathered_as_values(tmp_path: Path) -> None:
     sizes = {**SIZES, "layers": 1, "hidden": 96, "heads": 4, "kv_heads": 2, "head_dim": 32, "ff": 96}
     path = write_model(tmp_path / "m.gguf", "qwen3", Q.Q8_0, **sizes)
     shared, (token, _) = decoded(path, ALL, 2)

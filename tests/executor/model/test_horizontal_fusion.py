@@ -52,7 +52,7 @@ def test_a_token_has_the_bits_of_launches_for_each_matrix(path: Path, dependent:
         ({"attn_k": Q.Q6_K, "": Q.Q4_K}, [f"attn_q+attn_v {JOINED}", "attn_k hw_dp4a_q6k_gemv"]),
     ],
 )
-def test_matrices_of_several_formats_are_joined_where_two_are_alike(
+def test_matrices_of_several_formats_are_fused_where_two_are_alike(
     types: dict[str, Q], launches: list[str], tmp_path: Path
 ) -> None:
     path = write_model(tmp_path / "m.gguf", "llama", types, layers=1, hidden=256, heads=4, kv_heads=2, ff=256, context=CONTEXT)

@@ -128,15 +128,15 @@ def test_rows_of_an_engine_have_the_bits_of_two_launches(model: LanguageModel) -
         (1, False, ["paged_attention", "paged_attention_reduce", "pack_halves"]),
     ],
 )
-def test_rows_are_packed_in_halves_by_the_launch_that_attends(
+def test_rows_are_packed_as_f16_split_by_the_launch_that_attends(
     kv_heads: int, last_block: bool, kernels: list[str], tmp_path: Path, device: Device
 ) -> None:
     path = write_model(
         tmp_path / "m.gguf", "llama", Q.Q4_K, layers=1, hidden=256, heads=4, kv_heads=kv_heads, ff=256, context=64
     )
     entry = TuningEntry("accurate", "q4k", 256, 256, "half_mma_q4k_gemm", {"parts": 2, "split": 1}, 1e-6, error=1e-7, rows=2)
-    table = TuningTable("a table", GpuModel.of(device), (entry,))
-    profile = switched(GpuProfile(tables=(table,)), last_block_reduction=last_block)
+    tuned = TuningTable("a table", GpuModel.of(device), (entry,))
+    profile = switched(GpuProfile(tables=(tuned,)), last_block_reduction=last_block)
     with GgufFile.open(path) as file:
         spec, memory = read_spec(file), DryRunMemory()
         weights = load_weights(memory, file, list(expected_tensors(spec)))

@@ -60,7 +60,7 @@ def test_what_attention_adds_to_queries_and_keys_is_done_as_before(tmp_path: Pat
     assert all(names.count("persistent_layer") == 2 for names in launches)
 
 
-def test_the_fast_precision_multiplies_outliers_by_as_many_digits_as_before(tmp_path: Path) -> None:
+def test_the_fast_precision_multiplies_outliers_by_as_many_planes_as_before(tmp_path: Path) -> None:
     path = model(tmp_path, layers=2)
     apart, _ = decoded(path, GpuProfile("fast"))
     staying, _ = decoded(path, GpuProfile("fast").with_rules("persistent_layers"))

@@ -237,7 +237,7 @@ def test_candidates_for_rows_take_them_at_once_or_have_a_form_of_their_own_each_
     assert all("m" not in one.parameters for one in some)
 
 
-def test_kernels_on_halves_are_tried_in_the_parts_that_a_precision_allows_and_tiles_with_room_for_the_rows() -> None:
+def test_kernels_on_an_f16_split_are_tried_in_the_parts_that_a_precision_allows_and_tiles_with_room_for_the_rows() -> None:
     tried = {
         (precision, rows): candidates(Q4_K, 4096, 64, precision, "half_mma_*", rows)
         for precision in ("accurate", "fast")
@@ -253,7 +253,7 @@ def test_kernels_on_halves_are_tried_in_the_parts_that_a_precision_allows_and_ti
     assert candidates(Q4_K, 4096, 64, "fast", "half_mma_*") == []
 
 
-def test_kernels_on_halves_are_chosen_for_several_rows_and_never_where_bits_must_not_depend_on_them() -> None:
+def test_kernels_on_an_f16_split_are_chosen_for_several_rows_and_never_where_bits_must_not_depend_on_them() -> None:
     two, one = (
         entry(4096, 64, "half_mma_q4k_gemm", precision, rows=8, seconds=seconds, error=error, parameters={"parts": parts})
         for precision, parts, seconds, error in (("accurate", 2, 2e-6, 1e-7), ("fast", 1, 1e-6, 1e-4))

@@ -31,7 +31,7 @@ def assert_packed(results: dict[str, NDArray[Any]], y: NDArray[Any], form: HalfF
 
 
 @pytest.mark.parametrize(("hidden", "m", "many"), [(1312, 3, 128), (256, 9, 128), (4356, 3, 1), (4096, 8, 1)])
-def test_rmsnorm_with_halves_is_rmsnorm_and_then_the_halves(
+def test_rmsnorm_with_f16_split_is_rmsnorm_and_then_the_f16_split(
     hidden: int, m: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     monkeypatch.setattr(split_rows, "MANY_ROWS", many)
@@ -45,7 +45,7 @@ def test_rmsnorm_with_halves_is_rmsnorm_and_then_the_halves(
 
 
 @pytest.mark.parametrize(("n", "m", "lane_run"), [(576, 5, 64), (576, 33, 64), (256, 40, 4)])
-def test_swiglu_with_halves_is_swiglu_and_then_the_halves(n: int, m: int, lane_run: int) -> None:
+def test_swiglu_with_f16_split_is_swiglu_and_then_the_f16_split(n: int, m: int, lane_run: int) -> None:
     kernel = FusedSwiglu(n=n, m=m, parts=2, lane_run=lane_run)
     given = kernel.inputs(np.random.default_rng(7))
     given["gate"][0, :256] = 0.0
@@ -54,7 +54,7 @@ def test_swiglu_with_halves_is_swiglu_and_then_the_halves(n: int, m: int, lane_r
     assert_packed({"y": y, **run(kernel, given)}, y, HalfForm(2, lane_run))
 
 
-def test_attention_with_halves_is_attention_and_then_the_halves() -> None:
+def test_attention_with_f16_split_is_attention_and_then_the_f16_split() -> None:
     part = PagedAttentionReduce(rows=3, heads=3, head_dim=128, max_len=64, splits=2, least=32)
     kernel = replace(part, output=F16SplitOutput(**FORM))
     given = kernel.inputs(np.random.default_rng(6))  # the last row is idle
@@ -65,7 +65,7 @@ def test_attention_with_halves_is_attention_and_then_the_halves() -> None:
     assert_packed({"y": out.reshape(3, -1), **results}, out.reshape(3, -1), HalfForm(**FORM))
 
 
-def test_nearly_all_halves_of_nearly_exact_values_must_be_exact() -> None:
+def test_nearly_all_f16_parts_of_nearly_exact_values_must_be_exact() -> None:
     x = np.random.default_rng(4).standard_normal((8, 512))
     bounds = f16_split_bounds(x, np.abs(x) * 2.0**-22, HalfForm(2, 64))
     high, low = bounds["halves"][:, :, :STEPS, 0], bounds["halves"][:, :, :STEPS, 1]

@@ -35,7 +35,7 @@ def assert_same_bits(got: dict[str, NDArray[Any]], wanted: dict[str, NDArray[Any
 
 @all_digits
 @pytest.mark.parametrize("n", [32, 576])
-def test_swiglu_with_digits_is_swiglu_and_then_the_digits_bit_for_bit(n: int, digits: int) -> None:
+def test_swiglu_with_planes_is_swiglu_and_then_the_planes_bit_for_bit(n: int, digits: int) -> None:
     kernel = FusedSwiglu(n=n, digits=digits)
     arguments = kernel.inputs(np.random.default_rng(n))
     parts = run(FusedSwiglu(n=n), {name: arguments[name] for name in ("y", "gate", "up")})
@@ -43,7 +43,7 @@ def test_swiglu_with_digits_is_swiglu_and_then_the_digits_bit_for_bit(n: int, di
 
 
 @all_digits
-def test_swiglu_with_digits_is_its_parts_for_values_that_are_not_normal(digits: int) -> None:
+def test_swiglu_with_planes_is_its_parts_for_values_that_are_not_normal(digits: int) -> None:
     kernel = FusedSwiglu(n=224, digits=digits)
     arguments = kernel.inputs(np.random.default_rng(1))
     gate, up = arguments["gate"], arguments["up"]
@@ -80,14 +80,14 @@ def in_parts(kernel: ContiguousAttention, arguments: dict[str, Any]) -> dict[str
 
 @all_digits
 @pytest.mark.parametrize("length", [1, 33, 257])
-def test_attention_with_digits_is_attention_and_then_the_digits_bit_for_bit(length: int, digits: int) -> None:
+def test_attention_with_planes_is_attention_and_then_the_planes_bit_for_bit(length: int, digits: int) -> None:
     kernel = attention(digits)
     arguments = at(kernel, length)
     assert_same_bits(check(kernel, arguments), in_parts(kernel, arguments))
 
 
 @pytest.mark.parametrize("head_dim", [32, 160, 256])
-def test_every_block_of_a_head_has_its_digits(head_dim: int) -> None:
+def test_every_block_of_a_head_has_its_planes(head_dim: int) -> None:
     kernel = attention(2, heads=3, head_dim=head_dim, max_len=40)
     arguments = at(kernel, 37)
     assert_same_bits(run(kernel, arguments), in_parts(kernel, arguments))
@@ -113,7 +113,7 @@ def test_a_length_out_of_range_writes_no_digit_either(length: int) -> None:
 
 
 @pytest.mark.parametrize("digits", [0, 4])
-def test_an_impossible_number_of_digits_is_refused(digits: int) -> None:
+def test_an_impossible_number_of_planes_is_refused(digits: int) -> None:
     with pytest.raises(ArgumentError, match=rf"fused_swiglu_digits: digits must be an integer, 1..3, got {digits}"):
         FusedSwiglu(n=64, digits=digits)
     with pytest.raises(ArgumentError, match=rf"attention_digits_indirect: digits must be an integer, 1..3, got {digits}"):

@@ -71,7 +71,7 @@ def test_no_register_is_spilled_and_a_multiprocessor_holds_as_many_blocks_as_of_
         assert of_all >= min(of_one, first.resident_threads // threads), "registers are given to a thread by eights"
 
 
-def test_only_kernels_for_the_same_activations_are_joined() -> None:
+def test_only_kernels_for_the_same_activations_are_fused() -> None:
     one = made(9)
     assert fuse_horizontally(one, [made(5, num_warps=8, rows_per_warp=1)]) == gemvs.fused(**one.parameters(), format=Q4_K, n2=5)
     others: tuple[KernelType, ...] = (made(9, digits=2), made(9, k=256), HwDp4aGemv(find_format("Q5_K"), k=512, n=9, digits=3))

@@ -76,7 +76,7 @@ def test_a_row_with_one_part_hands_nothing_over() -> None:
         assert not np.isnan(found[name][1, :, :2]).any()
 
 
-def test_the_digits_are_those_of_the_result_bit_for_bit() -> None:
+def test_the_planes_are_those_of_the_result_bit_for_bit() -> None:
     kernel, digits = made(3, heads=3), 3
     arguments = at(kernel, (100, 30, 33))
     found = merged(kernel, arguments, digits=digits)
@@ -85,7 +85,7 @@ def test_the_digits_are_those_of_the_result_bit_for_bit() -> None:
     assert all(found[name].tobytes() == array.tobytes() for name, array in expected._asdict().items())
 
 
-def test_the_halves_are_those_of_two_launches_bit_for_bit() -> None:
+def test_the_f16_split_is_those_of_two_launches_bit_for_bit() -> None:
     kernel = made(3, heads=4, kv_heads=2, head_dim=128)
     arguments = at(kernel, (100, 30, 33))
     arguments["tables"][2, 1] = kernel.pages
@@ -100,7 +100,7 @@ def test_the_halves_are_those_of_two_launches_bit_for_bit() -> None:
 
 
 @pytest.mark.parametrize(("heads", "windows"), [(1, 0), (2, 1), (3, 0), (4, 2)])
-def test_halves_need_heads_of_a_block_that_fill_windows(heads: int, windows: int) -> None:
+def test_f16_split_needs_heads_of_a_block_that_fill_windows(heads: int, windows: int) -> None:
     kernel = made(1, heads=heads, head_dim=128, least=128)
     assert PagedAttentionLastBlock(**kernel.parameters()).windows == windows
     if not windows:
@@ -108,6 +108,6 @@ def test_halves_need_heads_of_a_block_that_fill_windows(heads: int, windows: int
             PagedAttentionLastBlock(**kernel.parameters(), output=F16SplitOutput(1, 4))
 
 
-def test_an_impossible_number_of_digits_is_refused_by_name() -> None:
+def test_an_impossible_number_of_planes_is_refused_by_name() -> None:
     with pytest.raises(ArgumentError, match=r"^paged_attention_merged_digits: digits must be an integer, 1\.\.3, got 4"):
         PagedAttentionLastBlock(**made(1).parameters(), output=Int8PlanesOutput(4))

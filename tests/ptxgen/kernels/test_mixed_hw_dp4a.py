@@ -67,7 +67,7 @@ def kind(kernel: KernelType | None) -> str:
     return "" if kernel is None else kernel.name.partition("_")[0]
 
 
-def test_who_is_joined_so() -> None:
+def test_who_is_fused_so() -> None:
     q, k, v = made(Q4_K, 16), made(Q4_K, 8), made(ALIGNED, 8, rows_per_warp=1)
     together = fuse_horizontally(q, [k, v])
     assert together == gemvs.fused_with_another(**q.parameters(), format=Q4_K, n2=8, n3=8, last=ALIGNED, last_rows_per_warp=1)
@@ -102,7 +102,7 @@ def test_one_format_alone_is_refused() -> None:
         gemvs.fused_with_another(Q4_K, k=1536, n=4, n2=4, n3=4, last=Q4_K)
 
 
-def test_matrices_of_fewer_rows_than_turns_take_are_joined_in_one_turn() -> None:
+def test_matrices_of_fewer_rows_than_row_groups_take_are_fused_in_one_row_group() -> None:
     q = made(Q4_K, 64, row_groups=8)
     few = made(Q4_K, 8), made(Q4_K, 8), made(ALIGNED, 8)
     for others, row_groups in (((few[0],), 1), (few[:2], 1), ((few[0], few[2]), 1), ((made(Q4_K, 16), made(ALIGNED, 16)), 8)):

@@ -54,7 +54,7 @@ def test_a_product_completes_a_norm_with_the_bits_of_rmsnorm_digits(format: str,
     assert run(plain, given | complete)["y"].tobytes() == run(normed, given | incomplete)["y"].tobytes()
 
 
-def test_joined_products_complete_it_too() -> None:
+def test_fused_products_complete_it_too() -> None:
     complete, incomplete = left(1536, 3)
     plain = gemvs.fused(ALL["Q4_K"], k=1536, n=5, n2=3, n3=2, digits=3, num_warps=2, rows_per_warp=1)
     given = plain.inputs(np.random.default_rng(7))

@@ -205,7 +205,7 @@ def test_a_chunk_of_a_prompt_has_the_bits_of_its_tokens_one_after_another() -> N
 
 
 @pytest.mark.parametrize("digits", [1, 2, 3])
-def test_the_digits_are_those_of_the_result_bit_for_bit(digits: int) -> None:
+def test_the_planes_are_those_of_the_result_bit_for_bit(digits: int) -> None:
     kernel = made(2)
     results = attended(kernel, at(kernel, (100, 33)), digits=digits)
     expected = quantize(results["out"].reshape(2, -1), digits)

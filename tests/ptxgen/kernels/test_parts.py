@@ -112,7 +112,7 @@ def test_what_is_sent_is_what_is_received() -> None:
     ],
     ids=["rings and parts", "shared groups"],
 )
-def test_gate_and_up_send_the_very_digits_that_they_leave(settings: dict[str, Any]) -> None:
+def test_gate_and_up_send_the_very_planes_that_they_leave(settings: dict[str, Any]) -> None:
     """What they leave are those of each rank alone."""
     kernel = gemvs.sent_swiglu(Q4, digits=3, out_digits=3, **settings)
     assert kernel.sends is not None
@@ -171,7 +171,7 @@ def test_parts_that_there_cannot_be_are_refused(settings: dict[str, Any], messag
         gemvs.batched(Q4, k=512, n=4, m=3, digits=3, row_parts=2)
 
 
-def test_parts_of_two_ranks_spill_nothing_where_weights_have_a_ring() -> None:
+def test_parts_of_two_ranks_spill_nothing_where_weights_have_a_pipeline() -> None:
     """Of an 8B, whose kernels were measured."""
     o, down = (add_residual(HwDp4aGemv(Q4, k=k, n=2048, digits=3)) for k in (4096, 14336))
     better = add_residual(HwDp4aGemv(Q6, k=14336, n=2048, digits=3))

@@ -40,7 +40,7 @@ def test_the_bounds_hold_for_values_anywhere_in_theirs(digits: int, units: int, 
 
 
 @all_digits
-def test_what_is_known_to_the_last_bit_has_digits_that_must_be_exact(digits: int) -> None:
+def test_what_is_known_to_the_last_bit_has_planes_that_must_be_exact(digits: int) -> None:
     x = np.arange(-121.0, 128.0, 8.0).reshape(1, 32)  # the peak is 127, so each quotient is near a whole number
     allowed = plane_bounds(x, np.zeros_like(x), digits)
     assert not allowed["digits"][:, :2].any()  # the quotient is no finer than a third digit

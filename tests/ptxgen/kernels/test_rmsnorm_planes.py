@@ -62,7 +62,7 @@ def factor_of(x: NDArray[np.float32], eps: float) -> np.float32:
 
 
 @pytest.mark.parametrize(("hidden", "digits"), SHAPES)
-def test_the_digits_are_those_of_gamma_x_and_the_scales_are_normalised(hidden: int, digits: int) -> None:
+def test_the_planes_are_those_of_gamma_x_and_the_scales_are_normalised(hidden: int, digits: int) -> None:
     kernel = RmsNorm(hidden, digits=digits)
     given = arguments_of(kernel)
     assert_planes_of_product(kernel, given, factor_of(given["x"][0], given["eps"]))
@@ -93,7 +93,7 @@ def test_epsilon_is_what_the_launch_says() -> None:
     assert_planes_of_product(kernel, given | {"eps": np.float32(1.0)}, factor_of(given["x"][0], 1.0))
 
 
-def test_each_block_makes_the_digits_of_1024_values() -> None:
+def test_each_block_makes_the_planes_of_1024_values() -> None:
     assert RmsNorm(4096, digits=2).launch().grid == (4, 1, 1)
     assert RmsNorm(4128, digits=2).launch().grid == (5, 1, 1)
 
@@ -105,6 +105,6 @@ def test_an_impossible_row_is_refused_by_name(hidden: int) -> None:
 
 
 @pytest.mark.parametrize("digits", [0, 4])
-def test_an_impossible_number_of_digits_is_refused_by_name(digits: int) -> None:
+def test_an_impossible_number_of_planes_is_refused_by_name(digits: int) -> None:
     with pytest.raises(ArgumentError, match=r"rmsnorm_digits: digits must be an integer, 1\.\.3, got"):
         RmsNorm(64, digits=digits)

@@ -39,7 +39,7 @@ SHAPES: list[tuple[str, dict[str, Any], list[dict[str, int]]]] = [
 
 
 @pytest.mark.parametrize(("name", "shape", "settings"), SHAPES, ids=[f"{name}-{shape['k']}" for name, shape, _ in SHAPES])
-def test_turns_change_no_bit_and_write_no_row_twice(
+def test_row_groups_change_no_bit_and_write_no_row_twice(
     name: str, shape: dict[str, Any], settings: list[dict[str, int]]
 ) -> None:  # fmt: skip
     once = find(name).make(**{"digits": 3, "num_warps": 2, **shape})
@@ -66,7 +66,7 @@ def test_loads_run_on_from_a_turn_into_the_next() -> None:
     assert last_load < first_sum
 
 
-def test_turns_spill_nothing() -> None:
+def test_row_groups_spill_nothing() -> None:
     for shape in ({"k": 4096, "n": 128256}, {"k": 1024, "n": 151936}, {"k": 3584, "n": 152064}):
         for rows in (1, 2):
             kernel = find("hw_dp4a_q6k_aligned_gemv").make(digits=3, row_groups=4, rows_per_warp=rows, **shape)
@@ -86,12 +86,12 @@ def test_turns_spill_nothing() -> None:
     ],
     ids=str,
 )
-def test_turns_that_there_cannot_be_are_refused(settings: dict[str, int], message: str) -> None:
+def test_row_groups_that_there_cannot_be_are_refused(settings: dict[str, int], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         find("hw_dp4a_q4k_gemv").make(**{"k": 4096, "n": 40, "digits": 3, **settings})
 
 
-def test_several_rows_of_activations_take_no_turns() -> None:
+def test_several_rows_of_activations_take_no_row_groups() -> None:
     kernel = find("hw_dp4a_q4k_gemv").make(k=4096, n=64, digits=3, row_groups=4)
     assert isinstance(kernel, HwDp4aGemv)
     (batched,) = for_rows(kernel, 3)

@@ -204,7 +204,7 @@ def test_the_work_of_a_gated_product_is_that_of_its_parts_less_what_stays_in_reg
     assert kernel.work().bytes == 2 * one.bytes + swiglu.bytes - activations - 2 * products
 
 
-def test_results_that_are_not_normal_reach_the_digits_of_their_own_group_only() -> None:
+def test_results_that_are_not_normal_reach_the_planes_of_their_own_group_only() -> None:
     kernel = normed("q8_0", k=32, n=128, digits=1, out_digits=2, num_warps=2, rows_per_warp=1)
     arguments = kernel.inputs(np.random.default_rng(1))
     y = arguments["y"]

@@ -108,7 +108,7 @@ def test_two_rows_side_by_side_cost_the_products_of_one_that_is_as_long_and_fewe
 
 
 @pytest.mark.parametrize("k", [512, 1024, 2048])
-def test_what_makes_digits_of_its_results_has_the_rows_of_a_group_in_a_block_still(k: int) -> None:
+def test_what_makes_planes_of_its_results_has_the_rows_of_a_group_in_a_block_still(k: int) -> None:
     plain = HwDp4aGemv(Q4_K, k=k, n=96, digits=3)
     normed, gated = defer_norm(plain, 3), fuse_swiglu(plain, plain, 2)
     assert isinstance(normed, HwDp4aGemv)

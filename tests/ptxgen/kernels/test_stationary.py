@@ -140,7 +140,7 @@ def test_matrices_of_one_launch_have_the_bits_that_they_have_alone(slices: int) 
         assert alone["y"].tobytes() == results[f"y{number}"].tobytes()
 
 
-def test_only_kernels_for_the_same_activations_are_joined() -> None:
+def test_only_kernels_for_the_same_activations_are_fused() -> None:
     one = made(9, columns=16)
     assert fuse_horizontally(one, [made(9, n=5)]) == made(9, columns=16, n2=5)
     others: tuple[KernelType, ...] = (made(8), made(9, parts=1), made(9, k=256), HalfMmaGemm(Q4_K, m=9, k=1280, n=5))
@@ -151,7 +151,7 @@ def test_only_kernels_for_the_same_activations_are_joined() -> None:
     assert fuse_horizontally(HalfMmaGemm(Q4_K, m=9, k=1280, n=5), [one]) is None
 
 
-def test_a_joined_launch_fills_a_gpu_and_fits() -> None:
+def test_a_fused_launch_fills_a_gpu_and_fits() -> None:
     q, k = (suited.stationary(Q4_K, k=4096, n=n, m=8, parts=2) for n in (4096, 1024))
     attention, gate = fuse_horizontally(q, [k, k]), suited.stationary(Q4_K, k=4096, n=14336, m=8, parts=2)
     assert isinstance(attention, StationaryGemm)

@@ -66,7 +66,7 @@ SHAPES: list[tuple[str, dict[str, Any], list[dict[str, int]]]] = [
     SHAPES,
     ids=[f"{name}-{shape['k']}-{number}" for number, (name, shape, _) in enumerate(SHAPES)],
 )
-def test_a_ring_changes_no_bit(name: str, shape: dict[str, Any], settings: list[dict[str, int]]) -> None:
+def test_a_pipeline_changes_no_bit(name: str, shape: dict[str, Any], settings: list[dict[str, int]]) -> None:
     plain = find(name).make(**{"digits": 3, "num_warps": 2, **shape})
     arguments = inputs(plain)
     expected, _ = emulate(plain, arguments, sanitize=False)
@@ -92,7 +92,7 @@ def test_the_first_weights_are_asked_for_before_the_wait_and_all_by_one_lane() -
     assert max(i for i, line in enumerate(lines) if "mbarrier.init.shared" in line) < fence < copies[0]
 
 
-def test_gate_and_up_ask_for_a_slot_when_the_one_before_has_come() -> None:
+def test_gate_and_up_ask_for_a_stage_when_the_one_before_has_come() -> None:
     kernel = find("gated_hw_dp4a_q4k_gemv").make(k=2048, n=96, digits=3, out_digits=3, num_warps=4, row_groups=8, stages=3)
     lines = emit(kernel, Target(90), dependent=True).text.splitlines()
     words = ("mbarrier.init.shared", "cp.async.bulk", "mbarrier.try_wait", "bar.warp.sync", "griddepcontrol.wait")
@@ -102,7 +102,7 @@ def test_gate_and_up_ask_for_a_slot_when_the_one_before_has_come() -> None:
     assert found[: len(before)] == before
 
 
-def test_blocks_that_come_late_ask_for_the_first_slot_and_behind_the_activations_for_the_others() -> None:
+def test_blocks_that_come_late_ask_for_the_first_stage_and_behind_the_activations_for_the_others() -> None:
     kernel = find("hw_dp4a_q4k_gemv_residual").make(k=4096, n=101, digits=3, num_warps=1, rows_per_warp=1, stages=2)
     assert kernel.launch().grid[0] > late_from()
     before, behind = emit(kernel, Target(90), dependent=True).text.split("griddepcontrol.wait")
@@ -152,7 +152,7 @@ def test_the_next_launch_starts_at_once_or_when_the_sums_are_there() -> None:
         assert (starts < text.index("cp.async.bulk"), starts > text.rindex("dp4a") > waits) == (not holds, holds)
 
 
-def test_what_asks_for_much_shared_memory_holds_back_a_launch_without_a_ring() -> None:
+def test_what_asks_for_much_shared_memory_holds_back_a_launch_without_a_pipeline() -> None:
     def pipelined(kernel: KernelType | None) -> KernelType:
         assert kernel is not None
         return pipeline_weights(kernel) or kernel
@@ -188,7 +188,7 @@ def test_what_leaves_shared_memory_leaves_registers_for_a_block_of_the_next() ->
     assert found == [(80, True, True), (0, False, False)]
 
 
-def test_kernels_with_a_ring_alone_ask_for_room() -> None:
+def test_kernels_with_a_pipeline_alone_ask_for_room() -> None:
     kernel = plain("q4k", 4096, 4096)
     assert (kernel.launch().shared_room, replace(kernel, stages=2).launch().shared_room) == (0, 132 * 1024)
 
@@ -213,7 +213,7 @@ def plain(format: str, k: int, n: int, digits: int = 3) -> HwDp4aGemv:
         (1536, (8960, 8960), None),  # more blocks than are there at once
     ],
 )
-def test_joined_products_have_a_ring_where_weights_are_many_and_all_blocks_are_there_at_once(
+def test_fused_products_have_a_pipeline_where_weights_are_many_and_all_blocks_are_there_at_once(
     k: int, rows: tuple[int, ...], expected: dict[str, int] | None
 ) -> None:
     first, *others = (plain("q4k", k, n) for n in rows)
@@ -231,7 +231,7 @@ def test_a_last_matrix_of_another_format_may_have_blocks_that_come_a_little_late
     assert found == [3, 3, None]  # 278 blocks of 264; 204; too many rounds for one launch
 
 
-def test_products_that_leave_a_norm_have_as_many_slots_as_fit() -> None:
+def test_products_that_leave_a_norm_have_as_many_stages_as_fit() -> None:
     found = []
     for format, k, n in (("q4k", 14336, 4096), ("q6k_aligned", 18944, 3584), ("q4k", 8960, 1536), ("q6k", 3584, 4096)):
         leaving = defer_norm(plain(format, k, n), 3)
@@ -240,7 +240,7 @@ def test_products_that_leave_a_norm_have_as_many_slots_as_fit() -> None:
     assert found == [3, 2, 2, None]  # room for three; for two; a row a warp; rows that are no whole pieces
 
 
-def test_two_blocks_of_a_gated_product_become_one_whose_ring_has_the_room() -> None:
+def test_two_blocks_of_a_gated_product_become_one_whose_pipeline_has_the_room() -> None:
     found = []
     for format, k, n in (("q4k", 4096, 14336), ("q4k", 3584, 18944), ("q4k", 1024, 3072), ("q8_0_aligned", 4096, 14336)):
         gated = fuse_swiglu(plain(format, k, n), plain(format, k, n), 3)
@@ -249,7 +249,7 @@ def test_two_blocks_of_a_gated_product_become_one_whose_ring_has_the_room() -> N
     assert found == [(4, 8), (4, 8), (16, 16), (8, None)]
 
 
-def test_others_have_a_ring_where_a_block_a_multiprocessor_has_all_rows_or_activations_come_in_pieces() -> None:
+def test_others_have_a_pipeline_where_a_block_a_multiprocessor_has_all_rows_or_activations_come_in_pieces() -> None:
     assert pipeline_weights(plain("q4k", 4096, 128256)) is None
     found = []
     for k, n in ((14336, 2048), (14336, 4096), (4096, 8192), (18944, 8192)):
@@ -307,7 +307,7 @@ def test_rings_spill_nothing(format: str) -> None:
     ],
     ids=str,
 )
-def test_settings_that_somebody_names_hinder_no_ring(settings: dict[str, Any]) -> None:
+def test_settings_that_somebody_names_hinder_no_pipeline(settings: dict[str, Any]) -> None:
     """They are of a product alone: what it is joined or fused with has settings of its own."""
     product = replace(plain("q4k", 4096, 4096), **settings)
     made = (
@@ -322,7 +322,7 @@ def test_settings_that_somebody_names_hinder_no_ring(settings: dict[str, Any]) -
             assert (found["pdl"], found["holds_next"]) == (False, False)
 
 
-def test_a_matrix_of_fewer_rows_than_a_warp_takes_has_no_ring() -> None:
+def test_a_matrix_of_fewer_rows_than_a_warp_takes_has_no_pipeline() -> None:
     joined = fuse_horizontally(plain("q4k", 4096, 4096), [plain("q4k", 4096, 1024), plain("q4k", 4096, 2)])
     assert joined is not None
     assert pipeline_weights(joined) is None
@@ -350,7 +350,7 @@ def test_rings_that_there_cannot_be_are_refused(settings: dict[str, Any], messag
         find("hw_dp4a_q4k_gemv").make(**{"k": 4096, "n": 40, "digits": 3, **settings})
 
 
-def test_rows_that_are_no_whole_pieces_have_no_ring() -> None:
+def test_rows_that_are_no_whole_pieces_have_no_pipeline() -> None:
     with pytest.raises(ArgumentError, match="stages must be 0 where rows are no whole pieces of 16 bytes, as those of k=896"):
         find("hw_dp4a_q8_0_gemv").make(k=896, n=5, stages=2)
     with pytest.raises(ArgumentError, match="stages must be 0 where rows are no whole pieces of 16 bytes, as those of k=128"):
