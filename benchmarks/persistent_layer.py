@@ -40,7 +40,7 @@ SETTINGS: Final = {"num_warps": (8, 16), "rows_per_warp": (4, 3, 2), "pipeline_s
 
 
 def layer(shape: tuple[int, int, int, int], main: str, finer: str, digits: int) -> PersistentLayer:
-    """A layer of a model, attn_v and ffn_down in the finer format, and every input as so many digits."""
+    """A layer of a model, attn_v and ffn_down in the finer format, and every input as so many int8 planes."""
     hidden, queries, keys, ffn = shape
     of_digits: dict[str, Any] = dict.fromkeys(("attended_digits", "gate_digits", "down_digits", "next_digits"), digits)
     formats = main, main, finer, main, main, finer
@@ -99,7 +99,7 @@ def times(
 @click.command()
 @click.option("--shape", default="8b", type=click.Choice(list(SHAPES)), help="Whose layer.")
 @click.option("--formats", default="Q4_K,Q6_K", help="That of most matrices, and of attn_v and ffn_down.")
-@click.option("--digits", default="3,1", help="Activation digits, by commas.")
+@click.option("--digits", default="3,1", help="Int8 planes of activations, by commas.")
 @click.option("--runs", default=5, help="Replays of a chain.")
 @click.option("--device", "where", default="cuda:0")
 @click.option("--commit", help="What was timed; found from git if there is one.")

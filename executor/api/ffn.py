@@ -119,7 +119,7 @@ class FeedForwardRunner:
         return projections
 
     def _bound(self, weight: WeightLike, *, n: int | None, k: int | None, digits: int | None = None) -> Projection:
-        """With the profile's kernel, or with one that reads so many digits."""
+        """With the profile's kernel, or with one that reads so many int8 planes."""
         matrix = self.session.weight(weight, n=n, k=k)
         if digits is None:
             return bind(matrix, self.session.profile)

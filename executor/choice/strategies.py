@@ -20,7 +20,7 @@ DIGITS: Final = {"accurate": 3, "fast": 1}
 """Int8 planes of an activation, by precision. Three are f32's own level; two are off by 2e-5 (KernelType.accuracy)."""
 ERROR_LIMIT: Final = {"accurate": 1e-5, "fast": 2e-2}
 """The largest root mean square error of a dot product, relative to its own, that a kernel of a precision may have in any
-situation of KernelType.accuracy. One digit has 5e-3 to 1.3e-2."""
+situation of KernelType.accuracy. One plane has 5e-3 to 1.3e-2."""
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ def _print_launches(groups: Sequence[FoldedLayers]) -> None:
             times = str(launch.launches) if launch.launches > 1 else ""
             dependent = "yes" if launch.dependent else ""
             cells.append((layers or "", launch.operation, f"{launch.kernel.name} {parameters}", times, dependent))
-    console.print_table(("layers", "operation", "kernel", "times", "dependent"), cells, numeric=("times",), bold="kernel")
+    console.print_table(("layers", "operation", "kernel", "times", "PDL"), cells, numeric=("times",), bold="kernel")
 
 
 def _print_choices(rows: list[Explained]) -> None:

@@ -70,7 +70,7 @@ def bind(weight: LoadedWeight, profile: GpuProfile, *, accurate: bool = False, r
 
 def bind_rows(projection: Projection, profile: GpuProfile, rows: int) -> Projection:
     """The projection with what was measured to be fastest for several rows of activations; as it is where nothing was. Where it
-    does not read one digit, what is measured instead does not, either. Errors as bind."""
+    does not read a single int8 plane, what is measured instead does not, either. Errors as bind."""
     weight, accurate = projection.weight, not reads_one_digit(projection.kernel)
     entry = profile.choose(weight.format, weight.k, weight.rows, accurate=accurate, rows=rows).entry
     measured = entry is not None and entry.rows > 1

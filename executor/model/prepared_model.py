@@ -54,7 +54,7 @@ class PreparedModel(ABC):
         self.cache = cache
         self.profile = profile
         self.calibration: Sequence[int] = ()
-        """Tokens that are run to find outliers, where a kernel reads one digit."""
+        """Tokens that are run to find outliers, where a kernel reads a single int8 plane."""
         self.flagged: frozenset[LayerOperation] = frozenset()
         """Operations whose output has an outlier: what reads it runs on an accurate kernel."""
         self._searched: int | None = None  # the generation of the weights that `flagged` was found with

@@ -45,7 +45,7 @@ class WritesItsInput(Accumulate):
 
 @dataclass(frozen=True)
 class Dependent(Scale):
-    """y = w x, f32[n], started early; waits: in time."""
+    """y = w x, f32[n], dependent; waits: in time."""
 
     name = "test_dependent_launch"
     least_sm = 90
