@@ -1,5 +1,5 @@
 """Times persistent_layer with settings that may suit a large GPU: launches one after another as one graph, each of a layer
-whose weights the cache no longer holds; each waits for the one before it, or starts early and then waits.
+whose weights the cache no longer holds; each waits for the one before it, or is dependent and then waits.
 
 python -m benchmarks.persistent_layer -o benchmarks/results/persistent-layer-8b-h200.json
 """
@@ -36,11 +36,11 @@ SHAPES: Final = {
     "qwen2.5-1.5b": (1536, 1536, 256, 8960), "qwen3-0.6b": (1024, 2048, 1024, 3072),
 }  # fmt: skip
 """Hidden values, those of queries, of keys, and gated ones."""
-SETTINGS: Final = {"num_warps": (8, 16), "rows_per_warp": (4, 3, 2), "slots": (8, 6, 5, 4, 3)}
+SETTINGS: Final = {"num_warps": (8, 16), "rows_per_warp": (4, 3, 2), "pipeline_stages": (8, 6, 5, 4, 3)}
 
 
 def layer(shape: tuple[int, int, int, int], main: str, finer: str, digits: int) -> PersistentLayer:
-    """A layer of a model, attn_v and ffn_down in the finer format, and every input as so many digits."""
+    """A layer of a model, attn_v and ffn_down in the finer format, and every input as so many int8 planes."""
     hidden, queries, keys, ffn = shape
     of_digits: dict[str, Any] = dict.fromkeys(("attended_digits", "gate_digits", "down_digits", "next_digits"), digits)
     formats = main, main, finer, main, main, finer
@@ -54,7 +54,7 @@ def settings(kernel: PersistentLayer, grid: PersistentGrid) -> Iterator[Persiste
         try:
             chosen: dict[str, Any] = dict(zip(SETTINGS, values, strict=True))
             made = replace(kernel, blocks=grid.blocks, **chosen)
-        except ArgumentError:  # fewer slots than rows, or more memory than any GPU has
+        except ArgumentError:  # fewer stages than rows, or more memory than any GPU has
             continue
         if made != grid.fitted(partial(replace, kernel)) and made.runs_on(grid.target):
             yield made
@@ -86,10 +86,10 @@ def layers(device: Device, kernel: PersistentLayer) -> Iterator[list[dict[str, A
 
 
 def times(
-    launcher: Launcher, kernel: PersistentLayer, given: Sequence[Mapping[str, Any]], runs: int, *, early: bool
+    launcher: Launcher, kernel: PersistentLayer, given: Sequence[Mapping[str, Any]], runs: int, *, dependent: bool
 ) -> list[float]:
     """Seconds of a launch, for each run."""
-    prepare = launcher.prepare_early if early else launcher.prepare
+    prepare = launcher.prepare_dependent if dependent else launcher.prepare
     plans: list[Plan] = [prepare(kernel, **arguments) for arguments in given]
     if launcher.device.kind == "cuda":
         plans *= -(-LEAST_LAUNCHES // len(plans))
@@ -99,7 +99,7 @@ def times(
 @click.command()
 @click.option("--shape", default="8b", type=click.Choice(list(SHAPES)), help="Whose layer.")
 @click.option("--formats", default="Q4_K,Q6_K", help="That of most matrices, and of attn_v and ffn_down.")
-@click.option("--digits", default="3,1", help="Activation digits, by commas.")
+@click.option("--digits", default="3,1", help="Int8 planes of activations, by commas.")
 @click.option("--runs", default=5, help="Replays of a chain.")
 @click.option("--device", "where", default="cuda:0")
 @click.option("--commit", help="What was timed; found from git if there is one.")
@@ -119,10 +119,10 @@ def main(
             kernel = layer(SHAPES[shape], main_format, finer, int(count))
             with layers(device, kernel) as given:
                 for made in settings(kernel, grid):
-                    for early in (False, True) if device.target.sm >= 90 else (False,):
-                        seconds = times(launcher, made, given, runs, early=early)
-                        results.append(_record(made, seconds, early=early))
-                        click.echo(f"{results[-1]['microseconds']['median']:9.2f} us  early={early}  {made}")
+                    for dependent in (False, True) if device.target.sm >= 90 else (False,):
+                        seconds = times(launcher, made, given, runs, dependent=dependent)
+                        results.append(_record(made, seconds, dependent=dependent))
+                        click.echo(f"{results[-1]['microseconds']['median']:9.2f} us  dependent={dependent}  {made}")
         record = {
             "what": "persistent_layer on fresh weights, launches as one graph",
             "unit": "microseconds a launch: median, least and most of the replays",
@@ -133,12 +133,12 @@ def main(
             write(output, record, device.describe(), commit)
 
 
-def _record(kernel: PersistentLayer, seconds: list[float], *, early: bool) -> dict[str, Any]:
+def _record(kernel: PersistentLayer, seconds: list[float], *, dependent: bool) -> dict[str, Any]:
     median, least, most = (round(value * 1e6, 3) for value in (statistics.median(seconds), min(seconds), max(seconds)))
     return {
         "kernel": kernel.name,
         "parameters": dict(kernel.parameters()),
-        "early": early,
+        "dependent": dependent,
         "bytes": kernel.work().bytes,
         "microseconds": {"median": median, "min": least, "max": most},
     }

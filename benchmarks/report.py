@@ -35,7 +35,7 @@ class Figure:
     format: str
     strategy: str
     digits: int
-    """int8 digits of an activation; 0: it is an f32."""
+    """int8 planes of an activation; 0: it is an f32."""
     k: int
     n: int
     nbytes: int

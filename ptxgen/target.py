@@ -28,9 +28,9 @@ FIRST_PTX = {75: (6, 3), 80: (7, 0), 86: (7, 1), 89: (7, 8), 90: (7, 8), 100: (8
 # The most shared memory of a block, in KiB, static and dynamic (the same table, by generation).
 _MAX_SHARED = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
 
-EARLY_SM: Final = 90
+DEPENDENT_SM: Final = 90
 """The oldest GPU on which a kernel can start before its predecessor has ended: programmatic dependent launch."""
-RING_SHARED: Final = 224 * 1024
+PIPELINE_SHARED: Final = 224 * 1024
 """Bytes of shared memory that a kernel `with_weight_ring` may ask for: nearly all that a block may have on sm_90 and sm_100."""
 
 # What every driver that CUDA 13 runs on accepts (580 and later).

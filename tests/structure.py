@@ -19,7 +19,7 @@ from tests.rooms import imports, modules, room_of
 
 RELATIONS: Final = (
     "batched", "with_residual", "with_norm", "in_parts", "sent", "with_residual_norm", "gated", "with_weight_ring", "between",
-    "borrowed", "early", "joined",
+    "borrowed", "dependent", "joined",
 )  # fmt: skip
 """Methods of KernelType that say what a kernel is beside another one, or with more work."""
 COMBINATION: Final = re.compile("Batched|Digits|Halves|Residual|Normed|Gated|Sent|Joined|Mixed|Merged|Rotating")
@@ -76,7 +76,7 @@ def deciders() -> list[str]:
     counted: they are where that is decided."""
     functions = (node.name for node in tree("ptxgen/kernels/compose.py").body if isinstance(node, ast.FunctionDef))
     composing = {name for name in functions if not name.startswith("_")}
-    asked = {*composing, "choose", "suited"} - {"borrowed", "for_rows", "start_early"}
+    asked = {*composing, "choose", "suited"} - {"borrowed", "for_rows", "as_dependent"}
     found = []
     for room in ("bundle", "choice", "layers", "model"):
         for file in (file for file in sources(f"executor/{room}") if not file.startswith((*RULES, *POLICY))):
@@ -87,11 +87,11 @@ def deciders() -> list[str]:
 
 
 def _composed(module: ast.Module) -> set[str]:
-    """The functions of compose.py, but that for early starts, that a module imports, or names as those of `compose`."""
+    """The functions of compose.py, but that for dependent launches, that a module imports, or names as those of `compose`."""
     imported = (node for node in ast.walk(module) if isinstance(node, ast.ImportFrom))
     named = (node for node in ast.walk(module) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "compose")
     by_name = {alias.name for node in imported if node.module == "ptxgen.kernels.compose" for alias in node.names}
-    return (by_name | {node.attr for node in named}) - {"start_early", "borrowed"}
+    return (by_name | {node.attr for node in named}) - {"as_dependent", "borrowed"}
 
 
 def _called(node: ast.AST) -> str:

@@ -101,7 +101,7 @@ class BatchedRunner:
         digits: int | None = None,
     ) -> None:
         """q, k, v = packed_input times three Q4_K weights, f32[m, q_dim] and f32[m, kv_dim] twice from f32[m, hidden_dim]. The
-        input is made into int8 digits once, whatever the profile's kernels. A row has the bits of hw_dp4a_q4k_gemv_into.
+        input is made into int8 planes once, whatever the profile's kernels. A row has the bits of hw_dp4a_q4k_gemv_into.
         digits: 1 to 3 (default: those of the profile's precision)."""
         m, digits = whole("m", m, 1), digits_of(self.session.profile, digits)
         weights = {"q": (q_weight, q_dim), "k": (k_weight, kv_dim), "v": (v_weight, kv_dim)}
@@ -173,7 +173,7 @@ class BatchedRunner:
     def _on_digits(self, weight: WeightLike, digits: int, *, n: int | None, k: int | None) -> Projection:
         matrix = self.session.weight(weight, n=n, k=k, format=format_of("Q4_K"))
         kernel = HwDp4aGemv(matrix.format, k=matrix.k, n=matrix.n, digits=digits)
-        return Projection(matrix, kernel, f"{digits} int8 digits were asked for")
+        return Projection(matrix, kernel, f"{digits} int8 planes were asked for")
 
     def _for_rows(self, w: ValidatedLayerWeights, s: LayerShape, m: int) -> ValidatedLayerWeights:
         """With what makes queries, keys and values of m rows. ModelError if the weights are of another shape than the layer."""

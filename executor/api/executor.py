@@ -207,7 +207,7 @@ class CudaExecutor:
     fused_ffn_swiglu_gpu_true_dp4a = delegate(
         "_dp4a_ffn",
         FeedForwardRunner.swiglu,
-        doc="""As fused_ffn_swiglu_gpu, on int8 digits whatever the profile (default: as many as its precision has).
+        doc="""As fused_ffn_swiglu_gpu, on int8 planes whatever the profile (default: as many as its precision has).
         ArgumentError for weights without packed codes.""",
     )
 

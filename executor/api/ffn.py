@@ -25,7 +25,7 @@ from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 @dataclass(frozen=True)
 class FeedForwardRunner:
     """Feed-forward networks of one session; see CudaExecutor for what the arguments may be. Sizes are the weights' and may be
-    left out; ModelError if they contradict them. dp4a: on int8 digits, whatever the profile's kernels."""
+    left out; ModelError if they contradict them. dp4a: on int8 planes, whatever the profile's kernels."""
 
     session: Session
     dp4a: bool = False
@@ -59,7 +59,7 @@ class FeedForwardRunner:
         intermediate_dim: int | None = None,
         digits: int | None = None,
     ) -> GpuBuffer:
-        """down(silu(gate(input)) * up(input)), f32[hidden_dim], in a new buffer. digits: int8 digits of the activations,
+        """down(silu(gate(input)) * up(input)), f32[hidden_dim], in a new buffer. digits: int8 planes of the activations,
         instead of the profile's kernels."""
         if self.dp4a:
             digits = digits_of(self.session.profile, digits)
@@ -119,15 +119,15 @@ class FeedForwardRunner:
         return projections
 
     def _bound(self, weight: WeightLike, *, n: int | None, k: int | None, digits: int | None = None) -> Projection:
-        """With the profile's kernel, or with one that reads so many digits."""
+        """With the profile's kernel, or with one that reads so many int8 planes."""
         matrix = self.session.weight(weight, n=n, k=k)
         if digits is None:
             return bind(matrix, self.session.profile)
         if not matrix.format.packed_width:
-            raise ArgumentError(f"{matrix.name} is {matrix.format.name}, which has no packed codes for int8 digits")
+            raise ArgumentError(f"{matrix.name} is {matrix.format.name}, which has no packed codes for int8 planes")
         digits = digits_of(self.session.profile, digits)
         kernel = HwDp4aGemv(matrix.format, k=matrix.k, n=matrix.n, digits=digits)
-        return Projection(matrix, kernel, f"{digits} int8 digits were asked for")
+        return Projection(matrix, kernel, f"{digits} int8 planes were asked for")
 
 
 def _require_way_back(down: Projection, *ways: Projection) -> None:

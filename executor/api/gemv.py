@@ -61,7 +61,7 @@ class GemvRunner:
         k: int | None = None,
         digits: int | None = None,
     ) -> None:
-        """output = W input by the kernel of this name, whatever the profile, on the input as 1 to 3 int8 digits (default: those
+        """output = W input by the kernel of this name, whatever the profile, on the input as 1 to 3 int8 planes (default: those
         of the profile's precision)."""
         self._by_kernel(kernel, weight, input, output, n, k, digits=digits_of(self.session.profile, digits))
 
@@ -119,7 +119,7 @@ class GemvRunner:
 
 
 def digits_of(profile: GpuProfile, digits: int | None) -> int:
-    """How many int8 digits an activation has, 1 to 3: as the caller says, or those of the profile's precision."""
+    """How many int8 planes an activation has, 1 to 3: as the caller says, or those of the profile's precision."""
     return DIGITS[profile.precision] if digits is None else whole("digits", digits, 1, 3)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from executor.base.environment_values import on
 from executor.base.environment_variable import EnvironmentVariable
 from ptxgen.errors import ArgumentError
-from ptxgen.target import DEFAULT, EARLY_SM, RING_SHARED, Target
+from ptxgen.target import DEFAULT, DEPENDENT_SM, PIPELINE_SHARED, Target
 
 
 class Usually(Enum):
@@ -95,7 +95,7 @@ _ROWS: Final = (
         "dependent_launches",
         "starts each kernel of a step before its predecessor has ended: programmatic dependent launch",
         Usually.MEASURED,
-        sm=EARLY_SM,
+        sm=DEPENDENT_SM,
         required=True,
     ),
     Rule(
@@ -128,8 +128,8 @@ _ROWS: Final = (
         "weight_pipelines",
         "prefetches a GEMV's weights into shared memory before the previous kernel has ended",
         Usually.MEASURED,
-        sm=EARLY_SM,
-        shared=RING_SHARED,
+        sm=DEPENDENT_SM,
+        shared=PIPELINE_SHARED,
         required=True,
     ),
     Rule(

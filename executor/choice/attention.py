@@ -15,7 +15,7 @@ from ptxgen.kernels.attention.suited import TOKEN_LEAST, TOKEN_SHORT, Suited, sp
 from ptxgen.kernels.attention.token_split import LastBlock
 from ptxgen.target import Target
 
-MERGED: Final = "paged_attention_merged"
+LAST_BLOCK: Final = "paged_attention_merged"
 REDUCTION: Final[Rule] = RULES["last_block_reduction"]
 ROPE: Final[Rule] = RULES["rope_fused_attention"]
 
@@ -23,20 +23,20 @@ ROPE: Final[Rule] = RULES["rope_fused_attention"]
 @dataclass(frozen=True)
 class AttentionChoice:
     """How rows over a paged cache attend, and why. parts: of flash_attention, which runs of `least_run` rows of a sequence or
-    more go to in tiles of up to `tile_rows`; 0 where no row does. alone: settings of paged_attention, for all others; merged:
-    these in one launch, with the same bits."""
+    more go to in tiles of up to `tile_rows`; 0 where no row does. alone: settings of paged_attention, for all others;
+    last_block: these in one launch, with the same bits."""
 
     parts: int
     least_run: int
     tile_rows: int
     alone: Suited
     reason: str
-    merged: bool = False
+    last_block: bool = False
 
     @property
     def others(self) -> str:
         """The kernel for rows on their own."""
-        return MERGED if self.merged else "paged_attention"
+        return LAST_BLOCK if self.last_block else "paged_attention"
 
     def tiled(self, rows: int) -> bool:
         """Whether some of so many rows may attend in tiles."""
@@ -62,10 +62,10 @@ def choose_attention(
     """What a profile says for a model's heads on a target."""
     alone = suited(target, heads=heads, kv_heads=kv_heads, head_dim=head_dim, kv_type=kv_type)
     lacks = REDUCTION.lacks(target)
-    merged = profile.allows(REDUCTION.name)
-    never = AttentionChoice(0, 1, 1, alone, "", merged and not lacks)
+    last_block = profile.allows(REDUCTION.name)
+    never = AttentionChoice(0, 1, 1, alone, "", last_block and not lacks)
     choice = _in_tiles(profile, target, never, heads, kv_heads, head_dim, kv_type)
-    return replace(choice, reason=f"{choice.reason}; {lacks}") if merged and lacks else choice
+    return replace(choice, reason=f"{choice.reason}; {lacks}") if last_block and lacks else choice
 
 
 def _in_tiles(
@@ -102,25 +102,25 @@ def _in_tiles(
 @dataclass(frozen=True)
 class TokenAttentionChoice:
     """How the one token of `generate` attends to the cache of its sequence: by grouped_attention on every device, since bits
-    depend on `splits`, `least` and `short`. rotating: the same launch rotates and keeps what it attends to, with the same bits,
-    if there is a kernel for the heads. reason: why it does or not."""
+    depend on `splits`, `least` and `short`. rope_fused: the same launch rotates and keeps what it attends to, with the same
+    bits, if there is a kernel for the heads. reason: why it does or not."""
 
     splits: int
     least: int
     short: int
     reason: str
-    rotating: bool = False
+    rope_fused: bool = False
 
     kernel: ClassVar[str] = "grouped_attention"
     """The kernel's name, without what it is made with."""
 
     def __str__(self) -> str:
         splits = f", splits={self.splits} beyond {self.short} positions"
-        return f"{self.kernel}{splits}{', with rotation and store' if self.rotating else ''} ({self.reason})"
+        return f"{self.kernel}{splits}{', with rotation and store' if self.rope_fused else ''} ({self.reason})"
 
     def facts(self) -> dict[str, object]:
         """Ready for JSON."""
-        return {"kernel": self.kernel, "splits": self.splits, "rotating": self.rotating, "reason": self.reason}
+        return {"kernel": self.kernel, "splits": self.splits, "rope_fused": self.rope_fused, "reason": self.reason}
 
 
 def choose_token_attention(
@@ -132,7 +132,7 @@ def choose_token_attention(
         return replace(apart, reason=f"the profile's {ROPE.name} is off")
     if lacks := ROPE.lacks(target):
         return replace(apart, reason=lacks)
-    return replace(apart, reason=f"the profile's {ROPE.name} is on", rotating=True)
+    return replace(apart, reason=f"the profile's {ROPE.name} is on", rope_fused=True)
 
 
 def attention_of_one(*, heads: int, kv_heads: int, head_dim: int) -> TokenAttentionChoice:

@@ -120,8 +120,8 @@ class GpuProfile:
         """This profile with a launch for each operation, so that each output is in memory: the same bits."""
         return self.without("persistent_layers", "deferred_norms", "swiglu_fusion", "plane_gathers")
 
-    def starts_early(self, target: Target) -> bool:
-        """Whether the launches of a step start early on this target. ArgumentError as of `require_on`."""
+    def has_dependent_launches(self, target: Target) -> bool:
+        """Whether the launches of a step are dependent on this target. ArgumentError as of `require_on`."""
         self.require_on(target)
         return self.allows("dependent_launches")
 
@@ -138,7 +138,7 @@ class GpuProfile:
         return next(made, format)
 
     def choose(self, format: Format, k: int, n: int, *, accurate: bool = False, rows: int = 1) -> Choice:
-        """The kernel for n rows of k weights. accurate: none that reads one int8 digit, whatever the profile says. rows: of
+        """The kernel for n rows of k weights. accurate: none that reads one int8 plane, whatever the profile says. rows: of
         activations; several get a kernel that takes them all at once, or one of a single row, which is launched in its form
         for several (executor/layers/batched.py). Raises ArgumentError if the profile names a kernel that is not there, is for
         another format, has other parameters, or has no form with its bits although it must."""
@@ -281,8 +281,8 @@ def _source(format: Format, variant: str) -> str:
 
 
 def reads_one_digit(kernel: KernelType) -> bool:
-    """Whether a kernel multiplies activations that were rounded to one int8 digit: what an outlier does harm to."""
-    return kernel.activation_digits == 1
+    """Whether a kernel multiplies activations that were rounded to one int8 plane: what an outlier does harm to."""
+    return kernel.activation_planes == 1
 
 
 def _same_for_any_rows(kernel: KernelType) -> bool:

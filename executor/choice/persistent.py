@@ -16,7 +16,7 @@ from ptxgen.target import Target
 
 RULE: Final = RULES["persistent_layers"]
 FITTING: Final = ((16, 4, 4), *((warps, rows, rows + 1) for warps in (16, 8) for rows in (4, 3, 2)), (8, 2, 3))
-"""num_warps, rows_per_warp and slots of the kernel, the fastest first (evidence: thresholds.py)."""
+"""num_warps, rows_per_warp and pipeline_stages of the kernel, the fastest first (evidence: thresholds.py)."""
 EMULATED_BLOCKS = 4
 """Blocks on the emulator, which has no multiprocessors: enough to wait for each other."""
 
@@ -39,9 +39,9 @@ class PersistentGrid:
     def fitted(self, make: Callable[..., PersistentLayer]) -> PersistentLayer:
         """The kernel with the first of FITTING that the target has shared memory for. make: gives it with these settings.
         ArgumentError if there is none, and what `make` raises but for want of room."""
-        for warps, rows, slots in FITTING:
+        for warps, rows, pipeline_stages in FITTING:
             with suppress(NoRoom):
-                fitted = make(blocks=self.blocks, num_warps=warps, rows_per_warp=rows, slots=slots)
+                fitted = make(blocks=self.blocks, num_warps=warps, rows_per_warp=rows, pipeline_stages=pipeline_stages)
                 if fitted.runs_on(self.target):
                     return fitted
         raise ArgumentError(

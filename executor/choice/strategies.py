@@ -17,10 +17,10 @@ from ptxgen.kernels.gemv.mwv import MwvGemv
 from ptxgen.kernels.registry import find, name_of
 
 DIGITS: Final = {"accurate": 3, "fast": 1}
-"""Int8 digits of an activation, by precision. Three are f32's own level; two are off by 2e-5 (KernelType.accuracy)."""
+"""Int8 planes of an activation, by precision. Three are f32's own level; two are off by 2e-5 (KernelType.accuracy)."""
 ERROR_LIMIT: Final = {"accurate": 1e-5, "fast": 2e-2}
 """The largest root mean square error of a dot product, relative to its own, that a kernel of a precision may have in any
-situation of KernelType.accuracy. One digit has 5e-3 to 1.3e-2."""
+situation of KernelType.accuracy. One plane has 5e-3 to 1.3e-2."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def default_strategy(format: Format, precision: str) -> Strategy:
     if not format.packed_width:
         return Strategy(name_of(MwvGemv, format=format, m=None), {}, f"{format.name} has no integer codes, so f32 activations")
     digits = DIGITS[precision]
-    reason = f"{precision}: {digits} int8 digit{'s' if digits > 1 else ''} of the activations"
+    reason = f"{precision}: {digits} int8 plane{'s' if digits > 1 else ''} of the activations"
     return Strategy(name_of(HwDp4aGemv, format=format, **PLAIN), {"digits": digits}, reason)
 
 

@@ -40,7 +40,7 @@ EVIDENCE: Final = (
     Evidence("BESIDE", "H200", "8B: 406 us of a step beside 225 products (step-parts-8b-h200.json)"),
     Evidence("weight_pipelines", "2 H100", "sent planes win with pipelines only, so sent_parts needs this rule"),
     Evidence("persistent_layers", "H200", "8B: a layer takes 55.9 us, launches are faster (persistent-layer-8b-h200.json)"),
-    Evidence("executor.choice.persistent.FITTING", "H200", "8B: 16 warps of 4 rows 55.9 us, 8 warps and 8 slots 65.2"),
+    Evidence("executor.choice.persistent.FITTING", "H200", "8B: 16 warps of 4 rows 55.9 us, 8 warps and 8 stages 65.2"),
     Evidence("deferred_norms", "H100", "8B: completed by the head 8 us, by a launch 1.5: one GPU launches the head's norm"),
     Evidence(
         "executor.device.gather_choice.choose", "2 H200", "peer kernels and NCCL: 4 KiB 2.9 and 6.8 us, 64 MiB 246 and 290"

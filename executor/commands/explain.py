@@ -146,9 +146,9 @@ def _print_launches(groups: Sequence[FoldedLayers]) -> None:
                 continue
             parameters = " ".join(f"{name}={value}" for name, value in launch.parameters.items())
             times = str(launch.launches) if launch.launches > 1 else ""
-            early = "yes" if launch.early else ""
-            cells.append((layers or "", launch.operation, f"{launch.kernel.name} {parameters}", times, early))
-    console.print_table(("layers", "operation", "kernel", "times", "early"), cells, numeric=("times",), bold="kernel")
+            dependent = "yes" if launch.dependent else ""
+            cells.append((layers or "", launch.operation, f"{launch.kernel.name} {parameters}", times, dependent))
+    console.print_table(("layers", "operation", "kernel", "times", "PDL"), cells, numeric=("times",), bold="kernel")
 
 
 def _print_choices(rows: list[Explained]) -> None:

@@ -16,8 +16,8 @@ PROGRAMMATIC_PORT = 1
 
 
 class CudaGraph:
-    """The launches, each after those that it names, what was captured as a graph in this one; `early` ones that name one by a
-    programmatic edge (CUDA Programming Guide, "Programmatic Dependent Launch", use in CUDA graphs). `cuda` is
+    """The launches, each after those that it names, what was captured as a graph in this one; `dependent` ones that name one by
+    a programmatic edge (CUDA Programming Guide, "Programmatic Dependent Launch", use in CUDA graphs). `cuda` is
     cuda.bindings.driver; `check` takes a driver's answer and what was being done, and gives the values or raises."""
 
     def __init__(self, cuda: Any, nodes: Sequence[Node], check: Check) -> None:
@@ -68,16 +68,16 @@ class CudaGraph:
         beside = _beside_each_other(nodes)
         for number, node in enumerate(nodes):
             before = [added[earlier] for earlier in node.after]
-            early = node.early and number not in beside and _waits_for_a_kernel(nodes, number)
-            added.append(self._add(node, [] if early else before, early=early))
-            if early:
+            dependent = node.dependent and number not in beside and _waits_for_a_kernel(nodes, number)
+            added.append(self._add(node, [] if dependent else before, dependent=dependent))
+            if dependent:
                 edge = self._cuda.CUgraphEdgeData()
                 edge.from_port = PROGRAMMATIC_PORT
                 edge.type = self._cuda.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC.value
                 answer = self._cuda.cuGraphAddDependencies(self._graph, before, added[-1:], [edge], 1)
-                self._check(answer, f"letting {node.kernel.entry} start early in a graph")
+                self._check(answer, f"making {node.kernel.entry} dependent in a graph")
 
-    def _add(self, node: Node, waits: list[Any], *, early: bool = False) -> Any:
+    def _add(self, node: Node, waits: list[Any], *, dependent: bool = False) -> Any:
         cuda = self._cuda
         if node.captured is not None:
             added = cuda.cuGraphAddChildGraphNode(self._graph, waits, len(waits), node.captured)
@@ -90,10 +90,10 @@ class CudaGraph:
         parameters.kernelParams = node.parameters.pointers
         doing = f"adding {node.kernel.entry} (grid {node.grid}, block {node.block}) to a graph"
         added = self._check(cuda.cuGraphAddKernelNode(self._graph, waits, len(waits), parameters), doing)
-        # A launch that starts early may not be cooperative, too, and needs not: it starts when all blocks of the one before it
+        # A dependent launch may not be cooperative, too, and needs not: it starts when all blocks of the one before it
         # are on the GPU or over. Those end without it, and nothing that comes after it starts before all blocks of this one
         # have: so they get the room that was counted (Device.most_blocks), if some of them later than others.
-        if node.kernel.cooperative and not early:
+        if node.kernel.cooperative and not dependent:
             value = cuda.CUkernelNodeAttrValue()
             value.cooperative = 1
             attribute = cuda.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
@@ -109,7 +109,7 @@ def _waits_for_a_kernel(nodes: Sequence[Node], number: int) -> bool:
 
 def _beside_each_other(nodes: Sequence[Node]) -> set[int]:
     """The cooperative launches that may run while another one does: if each had some of its blocks on the GPU and no room for
-    the others, both would wait for ever. The driver sees to that, but not where they start early."""
+    the others, both would wait for ever. The driver sees to that, but not where they are dependent."""
     before: list[set[int]] = []
     for node in nodes:
         before.append({*node.after, *(number for earlier in node.after for number in before[earlier])})

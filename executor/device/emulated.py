@@ -48,7 +48,7 @@ class EmulatedDevice(HostMemory, Device):
     sanitize: check every access; findings of a launch raise SanitizerError. workers: threads (default: the
     environment's). seed: shuffles the order in which warps run. seconds: how long a launch may take (default: the
     environment's, which is as long as it takes unless it says so: launches of a model are slow here, and end). overlaps: the
-    launches of a graph overlap where they start early, in an order that the seed chooses (ptxgen/emulator/overlapping.py).
+    launches of a graph overlap where they are dependent, in an order that the seed chooses (ptxgen/emulator/overlapping.py).
     """
 
     kind: Literal["emulator"] = "emulator"
@@ -212,8 +212,10 @@ class EmulatedDevice(HostMemory, Device):
     def make_graph(self, nodes: Sequence[Node]) -> Any:
         self.enter("making a graph")
         return [
-            EmulatedLaunch(kernel, grid, block, parameters.tobytes(), self._arrays(parameters), early, ranks=ranks, after=after)
-            for kernel, grid, block, parameters, after, early, ranks, _ in nodes
+            EmulatedLaunch(
+                kernel, grid, block, parameters.tobytes(), self._arrays(parameters), dependent, ranks=ranks, after=after
+            )
+            for kernel, grid, block, parameters, after, dependent, ranks, _ in nodes
         ]
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
@@ -229,7 +231,7 @@ class EmulatedDevice(HostMemory, Device):
         if len(part.launches) == 1:
             self._run(part.launches[0])
             return
-        launches = [one.among(self._memory_for(one), early=one.early and len(one.after) == 1) for one in part.launches]
+        launches = [one.among(self._memory_for(one), dependent=one.dependent and len(one.after) == 1) for one in part.launches]
         for one in part.launches:
             self._note(one)
         with self.owner.running():
@@ -249,7 +251,8 @@ class EmulatedDevice(HostMemory, Device):
         with self.owner.running():
             findings = kernel.handle.launch(
                 launch.grid, launch.block, launch.parameters, shared=kernel.dynamic_shared, memory=self._memory_for(launch),
-                workers=self.workers, seed=self.seed, seconds=self.seconds, early=launch.early, cooperative=kernel.cooperative,
+                workers=self.workers, seed=self.seed, seconds=self.seconds, dependent=launch.dependent,
+                cooperative=kernel.cooperative,
             )  # fmt: skip
         if findings:
             raise SanitizerError(str(launch.work or kernel.entry), findings)
@@ -314,7 +317,8 @@ def _run_together(group: Sequence[tuple[EmulatedDevice, EmulatedLaunch]]) -> Non
     launch has told them in this one, and not before."""
     first = group[0][0]
     launches = [
-        launch.among(device._memory_for(launch), early=launch.early, earlier=tuple(device._touched)) for device, launch in group
+        launch.among(device._memory_for(launch), dependent=launch.dependent, earlier=tuple(device._touched))
+        for device, launch in group
     ]
     with ExitStack() as running:
         for device, _ in group:

@@ -21,15 +21,15 @@ class EmulatedLaunch:
     block: Grid
     parameters: bytes
     arrays: tuple[ArrayArgument, ...]
-    early: bool = False
+    dependent: bool = False
     ranks: int = 1
     work: object | None = None
     after: tuple[int, ...] = ()
 
-    def among(self, memory: MemoryMap | None, *, early: bool, earlier: Sequence[Touched] = ()) -> Launch:
+    def among(self, memory: MemoryMap | None, *, dependent: bool, earlier: Sequence[Touched] = ()) -> Launch:
         """As the emulator takes one of several."""
         shared = self.kernel.dynamic_shared
-        return Launch(self.kernel.handle, self.grid, self.block, self.parameters, shared, memory, early, earlier)
+        return Launch(self.kernel.handle, self.grid, self.block, self.parameters, shared, memory, dependent, earlier)
 
     def memory(self, visible: MemoryMap) -> MemoryMap:
         """What the launch may touch: its own arrays, as its signature says, and nothing else of the allocations they lie in."""

@@ -59,16 +59,16 @@ NCCL_GATHER: Final = LoadedKernel("ncclAllGather", handle=None)
 
 class Node(NamedTuple):
     """One launch of a graph. The parameters are copied when the graph is made. after: the numbers of the launches that must
-    have ended before; early: it may start before the one launch before it has ended, because it waits for it by itself; ranks:
-    with how many devices, this one counted, it waits for their launches, so that their graphs are launched with this one;
-    captured: a graph of the driver's that is launched in the place of the kernel, of which the graph has a copy."""
+    have ended before; dependent: it may start before the one launch before it has ended, because it waits for it by itself;
+    ranks: with how many devices, this one counted, it waits for their launches, so that their graphs are launched with this
+    one; captured: a graph of the driver's that is launched in the place of the kernel, of which the graph has a copy."""
 
     kernel: LoadedKernel
     grid: Grid
     block: Grid
     parameters: ParameterBlock
     after: tuple[int, ...] = ()
-    early: bool = False
+    dependent: bool = False
     ranks: int = 1
     captured: Any = None
 

@@ -13,7 +13,7 @@ import numpy as np
 from executor.base.errors import LaunchError
 from executor.device.protocol import Device, DeviceGraph
 from executor.launch.dependencies import AccessedRange, dependencies
-from executor.launch.early_starts import check_early_starts
+from executor.launch.dependent_launches import check_dependent_launches
 from executor.launch.launch import Plan
 from executor.memory.buffers import GpuBuffer, Writes
 from ptxgen.dsl.stamps import END, STAMPS, START, UNSET, WAITED
@@ -25,7 +25,7 @@ before it has ended, whatever that touched, when it tells them how far this devi
 
 class Moments(NamedTuple):
     """When a launch ran, in nanoseconds of one clock of the device. start: its first block; began: when it might touch what
-    launches before it write, which is later for one that started early; end: its last warp."""
+    launches before it write, which is later for a dependent one; end: its last warp."""
 
     start: int
     began: int
@@ -34,11 +34,11 @@ class Moments(NamedTuple):
 
 class LaunchGraph:
     """Plans that one call launches, each when those have ended whose memory it needs: the results are those of launching them
-    in their order. LaunchError if one starts early that could touch what an earlier one still needs (early_starts.py). Nothing
-    is loaded or launched when it is made: a plan's kernel is loaded already.
+    in their order. LaunchError if one is dependent that could touch what an earlier one still needs (dependent_launches.py).
+    Nothing is loaded or launched when it is made: a plan's kernel is loaded already.
 
     Scalars are those that the plans had when the graph was made: what changes from run to run must lie in buffers. `plans` is
-    what it launches, `nodes` what the device was given of each (after which others, whether early), `records` says what was
+    what it launches, `nodes` what the device was given of each (after which others, whether dependent), `records` says what was
     captured. stamped: the same launches, in the forms of their kernels that leave the `moments` of each; those forms are loaded
     now, and what has none is refused as Modules.load says."""
 
@@ -61,7 +61,7 @@ class LaunchGraph:
             written.update(allocation.writes for allocation in plan.written)
         self.nodes = tuple(nodes)
         starts = zip(plans, nodes, accesses, strict=True)
-        check_early_starts([plan.started_as(node, own) for plan, node, own in starts])
+        check_dependent_launches([plan.started_as(node, own) for plan, node, own in starts])
         self._handle = device.make_graph(nodes)
         self._end = weakref.finalize(self, _dropped, device, self._handle)
         self._end.atexit = False

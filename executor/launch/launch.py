@@ -22,14 +22,14 @@ from executor.launch.checks import (
     direction_of,
 )
 from executor.launch.dependencies import AccessedRange
-from executor.launch.early_starts import Start
+from executor.launch.dependent_launches import Start
 from executor.memory.buffers import DeviceAllocation, GpuBuffer, Writes
 from ptxgen.dsl.arguments import Array, Scalar, Signature
-from ptxgen.dsl.early_start import promised
+from ptxgen.dsl.dependent_launch import promised
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.stamps import NAME as STAMPS
 from ptxgen.dsl.stamps import stamped_signature
-from ptxgen.kernels.compose import start_early
+from ptxgen.kernels.compose import as_dependent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class Loads(Protocol):
     """What the launcher needs of Modules."""
 
-    def load(self, kernel: KernelType, *, early: bool = False, stamped: bool = False) -> LoadedKernel:
+    def load(self, kernel: KernelType, *, dependent: bool = False, stamped: bool = False) -> LoadedKernel:
         """As Modules.load."""
 
 
@@ -83,14 +83,14 @@ class Plan:
         "_before_wait",
         "_block",
         "_buffers",
-        "_early",
+        "_dependent",
         "_frees",
         "_grid",
+        "_is_dependent",
         "_launcher",
         "_parameters",
         "_scalars",
         "_signature",
-        "_starts_early",
         "device",
         "kernel",
         "loaded",
@@ -100,7 +100,7 @@ class Plan:
     )
 
     def __init__(
-        self, launcher: Launcher, kernel: KernelType, place: LayerOperation, arguments: dict[str, Any], early: bool = False
+        self, launcher: Launcher, kernel: KernelType, place: LayerOperation, arguments: dict[str, Any], dependent: bool = False
     ) -> None:
         signature = self._signature = kernel.signature()
         launch = kernel.launch()
@@ -117,11 +117,11 @@ class Plan:
         self.kernel = kernel
         self.ranks = launch.ranks
         self.place = place
-        self.loaded = launcher.modules.load(kernel, early=early)
+        self.loaded = launcher.modules.load(kernel, dependent=dependent)
         check_room(kernel, launch, self.loaded, launcher.device)
-        self._early = early
-        self._starts_early = early or launch.early
-        self._before_wait = promised(kernel, signature, early=early, of_itself=launch.early)
+        self._dependent = dependent
+        self._is_dependent = dependent or launch.dependent
+        self._before_wait = promised(kernel, signature, dependent=dependent, of_itself=launch.dependent)
         self._launcher = launcher
         self.device = launcher.device
         self._frees = launcher.device.frees
@@ -197,16 +197,16 @@ class Plan:
 
     def node(self, after: tuple[int, ...], written: Collection[Writes] = (), stamps: GpuBuffer | None = None) -> Node:
         """The launch as a graph takes it, with the scalars of now. `written` is what launches before it in the graph write: a
-        kernel that reads some of it before it waits, because its signature says that it may, does not start early here.
+        kernel that reads some of it before it waits, because its signature says that it may, is not dependent here.
         stamps: memory for the times of this launch alone, whose kernel is then loaded now in its stamped form."""
         reads = (self._buffers[name].allocation.writes for name in self._before_wait.reads)
-        early = self._starts_early and not any(writes in written for writes in reads)
+        dependent = self._is_dependent and not any(writes in written for writes in reads)
         loaded, parameters = self.loaded, self._parameters
         if stamps is not None:
-            loaded = self._launcher.modules.load(self.kernel, early=self._early, stamped=True)
+            loaded = self._launcher.modules.load(self.kernel, dependent=self._dependent, stamped=True)
             check_room(self.kernel, self.kernel.launch(), loaded, self.device)  # it takes more registers
             parameters = _packed(stamped_signature(self.kernel), {**self._arguments, STAMPS: stamps})
-        return Node(loaded, self._grid, self._block, parameters, after, early, self.ranks)
+        return Node(loaded, self._grid, self._block, parameters, after, dependent, self.ranks)
 
     @property
     def accesses(self) -> dict[str, AccessedRange]:
@@ -224,7 +224,7 @@ class Plan:
         if self.ranks > 1:
             arrays = (argument for argument in self._signature.values() if isinstance(argument, Array))
             peers = frozenset(array.addresses_of for array in arrays if array.addresses_of)
-        return Start(self, node.after, node.early, accesses, self._before_wait, peers)
+        return Start(self, node.after, node.dependent, accesses, self._before_wait, peers)
 
     @property
     def record(self) -> LaunchRecord:
@@ -320,10 +320,10 @@ class Launcher:
         """
         return self._prepared(Plan(self, kernel, place, arguments))
 
-    def prepare_early(self, kernel: KernelType, place: LayerOperation = NOWHERE, /, **arguments: Any) -> Plan:
+    def prepare_dependent(self, kernel: KernelType, place: LayerOperation = NOWHERE, /, **arguments: Any) -> Plan:
         """As `prepare`: a launch that a graph may start before the one before it has ended, in the form of the kernel that
         works before it waits, if there is one. Launched by itself it waits for nothing."""
-        return self._prepared(Plan(self, start_early(kernel), place, arguments, early=True))
+        return self._prepared(Plan(self, as_dependent(kernel), place, arguments, dependent=True))
 
     def _prepared(self, plan: Plan) -> Plan:
         for observer in self.observers:

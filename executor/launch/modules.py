@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 Compile = Callable[[str], bytes | None]
 """Device.compile, or what has its answer."""
 Form = tuple[KernelType, bool, bool]
-"""A kernel, whether it may start early, and whether it leaves stamps."""
+"""A kernel, whether it may be dependent, and whether it leaves stamps."""
 
 _log = logging.getLogger(__name__)
 
@@ -90,12 +90,12 @@ class Modules:
         has what NCCL launches."""
         return self.bundle is None and not self.device.gathers.nccl
 
-    def load(self, kernel: KernelType, *, early: bool = False, stamped: bool = False) -> LoadedKernel:
-        """The loaded form of a kernel type. early: so that it may start before the launch before it has ended; stamped: with
-        the times of a launch in one more argument (ptxgen/dsl/stamps.py); a bundle has no such forms. Raises AuthorError or
-        AssembleError if the kernel is wrong, ArgumentError if it has no such form, DeviceError if it does not load, BundleError
-        if the bundle lacks it."""
-        return self._form((kernel, early, stamped), None, self.device.compile)
+    def load(self, kernel: KernelType, *, dependent: bool = False, stamped: bool = False) -> LoadedKernel:
+        """The loaded form of a kernel type. dependent: so that it may start before the launch before it has ended; stamped:
+        with the times of a launch in one more argument (ptxgen/dsl/stamps.py); a bundle has no such forms. Raises AuthorError
+        or AssembleError if the kernel is wrong, ArgumentError if it has no such form, DeviceError if it does not load,
+        BundleError if the bundle lacks it."""
+        return self._form((kernel, dependent, stamped), None, self.device.compile)
 
     @property
     def loaded(self) -> int:
@@ -108,9 +108,10 @@ class Modules:
             _unload(self.device, self._by_text)
         self._by_kernel.clear()
 
-    def preload(self, kernels: Sequence[KernelType], progress: Progress | None = None, *, early: bool = False) -> None:
-        """Load all of them now, so that no launch has to wait (and none loads during a graph capture); early: as for `load`.
-        Code that is not kept is compiled side by side. An exception, Ctrl-C too, does not wait for compilations under way."""
+    def preload(self, kernels: Sequence[KernelType], progress: Progress | None = None, *, dependent: bool = False) -> None:
+        """Load all of them now, so that no launch has to wait (and none loads during a graph capture); dependent: as for
+        `load`. Code that is not kept is compiled side by side. An exception, Ctrl-C too, does not wait for compilations under
+        way."""
         coming: dict[str, Future[bytes | None]] = {}
         written: dict[Form, Packed] = {}
         pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)), "ptxgen-compile")
@@ -120,13 +121,13 @@ class Modules:
 
         try:
             written_here = [k for k in kernels if self.bundle is None and not isinstance(k, NcclAllGather)]
-            for form in ((kernel, early, False) for kernel in written_here):
+            for form in ((kernel, dependent, False) for kernel in written_here):
                 if form not in self._by_kernel and form not in written:
                     packed = written[form] = self._emitted(*form)
                     if packed.text not in self._by_text and packed.text not in coming and not self._is_kept(packed):
                         coming[packed.text] = pool.submit(self.device.compile, packed.text)
             for done, kernel in enumerate(kernels, 1):
-                form = kernel, early, False
+                form = kernel, dependent, False
                 self._form(form, written.get(form), compiled)
                 if progress is not None:
                     progress(done, len(kernels))
@@ -135,15 +136,15 @@ class Modules:
 
     def _form(self, form: Form, packed: Packed | None, compiled: Compile) -> LoadedKernel:
         """As `load`. packed: the text, if it was written already."""
-        kernel, early, stamped = form
+        kernel, dependent, stamped = form
         if isinstance(kernel, NcclAllGather):
             return self._nccl_gather(kernel, stamped)
         loaded = self._by_kernel.get(form)
         if loaded is not None:
             self.counts.memory_hits += 1
             return loaded
-        if self.bundle is not None and (early or stamped):
-            lacking = "that starts early" if early else "with stamps, by which launches are timed"
+        if self.bundle is not None and (dependent or stamped):
+            lacking = "that is dependent" if dependent else "with stamps, by which launches are timed"
             raise BundleError(f"has no {kernel.name} {lacking}", self.bundle.folder)
         if packed is None:
             packed = self._emitted(*form) if self.bundle is None else self.bundle.kernel(kernel)
@@ -162,9 +163,9 @@ class Modules:
             raise ArgumentError(f"{kernel} has no form with stamps: its code is NCCL's, so launches are timed one by one")
         return NCCL_GATHER
 
-    def _emitted(self, kernel: KernelType, early: bool, stamped: bool) -> Packed:
+    def _emitted(self, kernel: KernelType, dependent: bool, stamped: bool) -> Packed:
         start = time.perf_counter()
-        emitted = emit(kernel, self.device.target, lines=self.device.wants_lines, early=early, stamped=stamped)
+        emitted = emit(kernel, self.device.target, lines=self.device.wants_lines, dependent=dependent, stamped=stamped)
         self.counts.emissions += 1
         self.counts.emit_seconds += time.perf_counter() - start
         launch = kernel.launch()

@@ -19,7 +19,7 @@ from ptxgen.dsl.parts import usual_parameters
 @dataclass(frozen=True)
 class RecordedLaunch:
     """A launch of a graph. arguments: buffers and scalars by name; after: the numbers of the launches that must have ended
-    before it; early: it starts before the launch before it has ended, and waits by itself."""
+    before it; dependent: it starts before the launch before it has ended, and waits by itself."""
 
     place: LayerOperation
     kernel: KernelType
@@ -27,7 +27,7 @@ class RecordedLaunch:
     block: Grid
     arguments: Mapping[str, Any]
     after: tuple[int, ...]
-    early: bool
+    dependent: bool
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -47,14 +47,14 @@ class RecordedLaunch:
             "block": list(self.block),
             "arguments": {name: _fact(value) for name, value in self.arguments.items()},
             "after": list(self.after),
-            "early": self.early,
+            "dependent": self.dependent,
         }
 
 
 def launches_of(graph: LaunchGraph) -> tuple[RecordedLaunch, ...]:
     """The launches of a graph, in order, whether it was captured on a device or in a dry run."""
     return tuple(
-        RecordedLaunch(plan.place, plan.kernel, node.grid, node.block, plan.arguments, node.after, node.early)
+        RecordedLaunch(plan.place, plan.kernel, node.grid, node.block, plan.arguments, node.after, node.dependent)
         for plan, node in zip(graph.plans, graph.nodes, strict=True)
     )
 
@@ -65,7 +65,7 @@ class FoldedLaunch:
 
     operation: str
     kernel: KernelType
-    early: bool
+    dependent: bool
     launches: int
 
     @property
@@ -103,8 +103,8 @@ def folded(launches: Sequence[RecordedLaunch]) -> list[FoldedLayers]:
 
 
 def _alike(launches: Iterator[RecordedLaunch]) -> Iterator[FoldedLaunch]:
-    for (operation, kernel, early), own in groupby(launches, lambda one: (one.place.operation, one.kernel, one.early)):
-        yield FoldedLaunch(operation, kernel, early, len(list(own)))
+    for (operation, kernel, dependent), own in groupby(launches, lambda one: (one.place.operation, one.kernel, one.dependent)):
+        yield FoldedLaunch(operation, kernel, dependent, len(list(own)))
 
 
 class NoCode:
@@ -117,11 +117,11 @@ class NoCode:
     def __init__(self, device: Device) -> None:
         self.device = device
 
-    def load(self, kernel: KernelType, *, early: bool = False, stamped: bool = False) -> LoadedKernel:
+    def load(self, kernel: KernelType, *, dependent: bool = False, stamped: bool = False) -> LoadedKernel:
         """No code."""
         return LoadedKernel(kernel.name, handle=None)
 
-    def preload(self, kernels: Sequence[KernelType], progress: object = None, *, early: bool = False) -> None:
+    def preload(self, kernels: Sequence[KernelType], progress: object = None, *, dependent: bool = False) -> None:
         """Nothing to load."""
 
 

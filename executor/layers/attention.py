@@ -52,7 +52,7 @@ class PositionSplit:
         """What attention does to heads of a layer before it attends to them; None where it does not, because it is not asked
         to, or there is no kernel that does what these need."""
         neox, normed = s.rope_style == "neox", None not in (w.attn_q_norm, w.attn_k_norm)
-        if not (self.choice.rotating and biases_at_once(w) and s.rope_dim == s.head_dim):
+        if not (self.choice.rope_fused and biases_at_once(w) and s.rope_dim == s.head_dim):
             return None
         if (w.attn_q_norm, w.attn_k_norm) != (None, None):
             suits = normed and can_norm(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim)

@@ -54,10 +54,10 @@ class KernelCall(NamedTuple):
     place: LayerOperation
 
 
-def in_order(calls: Sequence[KernelCall], *, early: bool) -> tuple[KernelCall, ...]:
-    """The calls with the kernels that are fastest where they are launched one behind the other (compose.between). early:
-    whether they start early; else all are as they were."""
-    if not early:
+def in_order(calls: Sequence[KernelCall], *, dependent: bool) -> tuple[KernelCall, ...]:
+    """The calls with the kernels that are fastest one after the other (compose.between), if they are dependent launches; else
+    as they were."""
+    if not dependent:
         return tuple(calls)
     kernels = [None, *(call.kernel for call in calls), None]
     neighbours = zip(kernels, kernels[2:], strict=False)
@@ -80,14 +80,14 @@ def _between(kernel: KernelType, before: KernelType | None, behind: KernelType |
     return compose.between(kernel, before, behind)
 
 
-def kernels_of(calls: Iterable[KernelCall], *, early: bool) -> list[KernelType]:
+def kernels_of(calls: Iterable[KernelCall], *, dependent: bool) -> list[KernelType]:
     """What `plans_of` loads, each once."""
-    return list(dict.fromkeys(compose.start_early(call.kernel) if early else call.kernel for call in calls))
+    return list(dict.fromkeys(compose.as_dependent(call.kernel) if dependent else call.kernel for call in calls))
 
 
-def plans_of(launcher: Launcher, calls: Iterable[KernelCall], *, early: bool) -> tuple[Plan, ...]:
-    """The launches, checked; early: as Launcher.prepare_early."""
-    prepare = launcher.prepare_early if early else launcher.prepare
+def plans_of(launcher: Launcher, calls: Iterable[KernelCall], *, dependent: bool) -> tuple[Plan, ...]:
+    """The launches, checked; dependent: as Launcher.prepare_dependent."""
+    prepare = launcher.prepare_dependent if dependent else launcher.prepare
     return tuple(prepare(call.kernel, call.place, **call.arguments) for call in calls)
 
 

@@ -93,7 +93,7 @@ class RowsAttention:
         kernel = PagedAttention(heads=s.heads, rows=rows, **asdict(self.shape), **self.choice.alone._asdict()).filling()
         packs = b.fused and isinstance(form, HalfForm) and s.head_dim in HEAD_DIMS
         plain = PagedAttentionLastBlock(**kernel.parameters())
-        if self.choice.merged and (plain.windows or not packs):
+        if self.choice.last_block and (plain.windows or not packs):
             self._attend_at_once(b, s, a, plain, lone, result, form)
             return
         parts = self.workspace.arrays(kernel, f"attention of {rows}", HANDED)

@@ -70,7 +70,7 @@ def bind(weight: LoadedWeight, profile: GpuProfile, *, accurate: bool = False, r
 
 def bind_rows(projection: Projection, profile: GpuProfile, rows: int) -> Projection:
     """The projection with what was measured to be fastest for several rows of activations; as it is where nothing was. Where it
-    does not read one digit, what is measured instead does not, either. Errors as bind."""
+    does not read a single int8 plane, what is measured instead does not, either. Errors as bind."""
     weight, accurate = projection.weight, not reads_one_digit(projection.kernel)
     entry = profile.choose(weight.format, weight.k, weight.rows, accurate=accurate, rows=rows).entry
     measured = entry is not None and entry.rows > 1
@@ -95,7 +95,7 @@ def require_fit(kernel: KernelType, format: Format, name: str, *, n: int, k: int
     if own != format:
         raise ArgumentError(f"{kernel} is for {own}; the profile names it for {format}, the format of {name}")
     batch = (rows,) if rows > 1 and takes_rows(kernel, rows) else ()
-    given = gemv_arguments(format, k, n, batch, digits=kernel.activation_digits, halves=kernel.activation_halves)
+    given = gemv_arguments(format, k, n, batch, digits=kernel.activation_planes, halves=kernel.activation_f16_split)
     taken = _facts({name: argument for name, argument in kernel.signature().items() if name not in kernel.scratch})
     passed = _facts(given)
     if taken != passed:

@@ -72,7 +72,7 @@ class Limit:
 @dataclass(frozen=True)
 class Tile:
     """One launch that was timed, in nanoseconds since the profiler was made. start: its first block; began: when it might touch
-    what launches before it write, later than `start` where it starts early; end: its last warp. Between events it has but a
+    what launches before it write, later than `start` where it is dependent; end: its last warp. Between events it has but a
     start and an end, with what the device needs to start it. share: what it adds to the time of its step (shares.py)."""
 
     step: int

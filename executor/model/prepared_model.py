@@ -54,7 +54,7 @@ class PreparedModel(ABC):
         self.cache = cache
         self.profile = profile
         self.calibration: Sequence[int] = ()
-        """Tokens that are run to find outliers, where a kernel reads one digit."""
+        """Tokens that are run to find outliers, where a kernel reads a single int8 plane."""
         self.flagged: frozenset[LayerOperation] = frozenset()
         """Operations whose output has an outlier: what reads it runs on an accurate kernel."""
         self._searched: int | None = None  # the generation of the weights that `flagged` was found with
@@ -138,14 +138,14 @@ class PreparedModel(ABC):
         if self._plans is not None and self._plans_of == self._dependencies():
             return self._plans
         self._drop_plans()
-        early = self.profile.starts_early(self.device.target)
+        dependent = self.profile.has_dependent_launches(self.device.target)
         launches = self._launches()
         if any(reads_one_digit(call.kernel) for call in launches.calls):
             self._find_outliers()
             launches = self._launches(self.flagged)
-        self.modules.preload(kernels_of(launches.calls, early=early), progress, early=early)
+        self.modules.preload(kernels_of(launches.calls, dependent=dependent), progress, dependent=dependent)
         self._asked = self.weights.generation, self.profile
-        self._plans = TokenPlans(self.launcher, launches, early=early)
+        self._plans = TokenPlans(self.launcher, launches, dependent=dependent)
         self._plans_of = self._dependencies()
         return self._plans
 

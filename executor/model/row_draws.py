@@ -32,12 +32,12 @@ class RowDraws:
     made when they are first needed."""
 
     def __init__(
-        self, launcher: Launcher, workspace: Workspace, logits: GpuBuffer, chosen: GpuBuffer, *, early: bool
+        self, launcher: Launcher, workspace: Workspace, logits: GpuBuffer, chosen: GpuBuffer, *, dependent: bool
     ) -> None:  # fmt: skip
-        """early: as Launcher.prepare_early. DeviceError when memory is full."""
+        """dependent: as Launcher.prepare_dependent. DeviceError when memory is full."""
         self._scored, self._vocab = logits.shape
         self._workspace, self._logits, self._chosen = workspace, logits, chosen
-        self._prepare = launcher.prepare_early if early else launcher.prepare
+        self._prepare = launcher.prepare_dependent if dependent else launcher.prepare
         self._settings = workspace.buffer("settings of draws", (self._scored, 4), U32)
         self._random = workspace.buffer("random numbers of draws", (self._scored, 2), U64)
         self._allowed = workspace.buffer("allowed tokens", (self._scored, words(self._vocab)), U32)

@@ -169,8 +169,10 @@ class RowSteps:
 
     def prepare(self, sizes: Sequence[GraphSize], progress: Progress | None = None) -> None:
         """Plan and capture steps of these sizes, where that was not done, so that nobody waits for it later."""
-        vocab, early = self._model.graph.spec.vocab, self._starts_early
-        self._modules.preload([drawing_kernel(vocab, n) for n in sorted({size.scored for size in sizes} - {0})], early=early)
+        vocab, dependent = self._model.graph.spec.vocab, self._dependent
+        self._modules.preload(
+            [drawing_kernel(vocab, n) for n in sorted({size.scored for size in sizes} - {0})], dependent=dependent
+        )
         for done, size in enumerate(sizes, 1):
             self.graph(size)
             if head := self._head(size):
@@ -218,8 +220,8 @@ class RowSteps:
         return size, inputs.all_alone() if size.lone == size.rows else inputs
 
     @property
-    def _starts_early(self) -> bool:
-        return self._model.graph.profile.starts_early(self.device.target)
+    def _dependent(self) -> bool:
+        return self._model.graph.profile.has_dependent_launches(self.device.target)
 
     def _body(self, rows: int, lone: int) -> _Body:
         if (rows, lone) not in self._bodies:
@@ -235,14 +237,14 @@ class RowSteps:
             launches = StepHead.build(self._model, workspace, body.launches, size.scored, gathered=size.gathered)
             logits = launches.logits.view(0, (size.scored, launches.logits.shape[-1]))
             chosen = launches.chosen.view(0, (size.scored,))
-            draws = RowDraws(self._launcher, workspace, logits, chosen, early=self._starts_early)
+            draws = RowDraws(self._launcher, workspace, logits, chosen, dependent=self._dependent)
             self._heads[size] = _Head(workspace, launches, self._plans(launches.calls), draws)
         return self._heads.get(size)
 
     def _plans(self, calls: Sequence[KernelCall]) -> tuple[Plan, ...]:
-        early = self._starts_early
-        self._modules.preload(kernels_of(calls, early=early), early=early)
-        return plans_of(self._launcher, calls, early=early)
+        dependent = self._dependent
+        self._modules.preload(kernels_of(calls, dependent=dependent), dependent=dependent)
+        return plans_of(self._launcher, calls, dependent=dependent)
 
 
 class StepScores:

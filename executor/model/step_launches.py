@@ -88,7 +88,9 @@ class StepBody:
         recorder = Recorder(common)
         layers, _ = model.graph.layers(a, attends)
         perform(recorder, [model.graph.embed(a.hidden, token, rows), *layers], model.graph.setting(common))
-        return cls(rows, tiles, inputs, a, in_order(recorder.take(), early=model.graph.profile.allows("dependent_launches")))
+        return cls(
+            rows, tiles, inputs, a, in_order(recorder.take(), dependent=model.graph.profile.allows("dependent_launches"))
+        )
 
 
 @dataclass(frozen=True)

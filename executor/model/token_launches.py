@@ -83,7 +83,7 @@ class TokenLaunches:
         done = perform(recorder, [*layers, *head, advance], setting)
         calls = recorder.take()
         inside = sum(call.place.layer is not None for call in calls)
-        in_layers = in_order(calls[:inside], early=model.profile.allows("dependent_launches"))
+        in_layers = in_order(calls[:inside], dependent=model.profile.allows("dependent_launches"))
         if not any(stream.whole in operation.writes for operation in done):
             perform(recorder, [GatherParts(name="hidden", own=stream.part, whole=StepValue.of(a.hidden))])
         whole = recorder.take()

@@ -12,11 +12,11 @@ from executor.model.token_launches import TokenLaunches
 
 class TokenPlans:
     """Plans of the launches of a token. prompt: of one whose logits are not needed; whole: with head, argmax and advance;
-    drawn: as whole, but that `draw_by` a call stands for argmax; early: as plans_of."""
+    drawn: as whole, but that `draw_by` a call stands for argmax; dependent: as plans_of."""
 
-    def __init__(self, launcher: Launcher, launches: TokenLaunches, *, early: bool) -> None:
+    def __init__(self, launcher: Launcher, launches: TokenLaunches, *, dependent: bool) -> None:
         body, head, (argmax, advance) = (
-            plans_of(launcher, calls, early=early)
+            plans_of(launcher, calls, dependent=dependent)
             for calls in (
                 (launches.embed, *launches.layers),
                 launches.head,
@@ -30,14 +30,14 @@ class TokenPlans:
         self.drawn: tuple[Plan, ...] = ()
         self._choices: RowDraws | None = None
         self._whole_stream: tuple[Plan, ...] | None = None
-        self._launcher, self._early = launcher, early
+        self._launcher, self._dependent = launcher, dependent
         self._device = launcher.device
         self._graphs: dict[tuple[bool, bool, bool], LaunchGraph] = {}  # by head, draw and stamped
 
     def draw_by(self, call: KernelCall) -> None:
         """Have the plans of a token that is followed by a drawn one, unless they are there."""
         if not self.drawn:
-            drawn = plans_of(self._launcher, [call], early=self._early)
+            drawn = plans_of(self._launcher, [call], dependent=self._dependent)
             *before, _, advance = self.whole
             self.drawn = (*before, *drawn, advance)
 
@@ -46,13 +46,13 @@ class TokenPlans:
         if self._choices is None:
             logits = self.launches.logits
             row = logits.view(0, (1, *logits.shape))
-            self._choices = RowDraws(self._launcher, workspace, row, self.launches.token, early=self._early)
+            self._choices = RowDraws(self._launcher, workspace, row, self.launches.token, dependent=self._dependent)
         return self._choices
 
     def complete_stream(self) -> None:
         """Have `launches.hidden` hold the residual stream of the token that has just run."""
         if self._whole_stream is None:
-            self._whole_stream = plans_of(self._launcher, self.launches.whole_stream, early=False)
+            self._whole_stream = plans_of(self._launcher, self.launches.whole_stream, dependent=False)
         for plan in self._whole_stream:
             plan()
 

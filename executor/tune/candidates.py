@@ -20,7 +20,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.compose import for_rows
 from ptxgen.kernels.gemm.suited import SUITED
-from ptxgen.kernels.quantize.activation_digits import LARGEST
+from ptxgen.kernels.quantize.int8_planes import LARGEST
 from ptxgen.kernels.registry import KernelEntry, entries
 
 GRID: Final[Mapping[str, tuple[int, ...]]] = {
@@ -34,8 +34,8 @@ GRID: Final[Mapping[str, tuple[int, ...]]] = {
     "tile": (8, 16, 32, 64),
 }
 """What is tried of a parameter that a kernel has; all others stay at their defaults. `pdl` does: in a chain of equal kernels it
-looks better than between the others of a layer. So do `turns` and `ring`, which few products gain by and which would double
-what is tried; the rule weight_pipelines finds settings of its own, and compose.between what goes with them."""
+looks better than between the others of a layer. So do `row_groups` and `stages`, which few products gain by and which would
+double what is tried; the rule weight_pipelines finds settings of its own, and compose.between what goes with them."""
 
 OWN: Final[Mapping[str, Mapping[str, tuple[int, ...]]]] = {
     "wgmma_*": {"warpgroups": (2, 3), "columns": (64, 128)},

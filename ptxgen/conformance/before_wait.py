@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ptxgen.dsl.arguments import Array, Signature
-from ptxgen.dsl.early_start import BeforeWait, NextStarts
+from ptxgen.dsl.dependent_launch import BeforeWait, NextStarts
 from ptxgen.emulator.flow import Flow, flow
 from ptxgen.emulator.origins import ANYWHERE, Origins
 from ptxgen.emulator.parse import parse
@@ -22,10 +22,10 @@ _COPIES = frozenset({Effect.ASYNC_COPY, Effect.BULK_COPY})
 
 def before_wait(text: str, entry: str, signature: Signature) -> BeforeWait:
     """The facts of an entry of this text."""
-    early = EarlyPart(parse(text), entry, signature)
+    part = PartBeforeWait(parse(text), entry, signature)
     reads, writes, copies, prefetches, read_only = (set[str]() for _ in range(5))
-    for step in early.steps:
-        for names in early.accessed(step):
+    for step in part.steps:
+        for names in part.accessed(step):
             if step.row.effect is Effect.PREFETCH:
                 prefetches |= names
                 continue
@@ -35,8 +35,8 @@ def before_wait(text: str, entry: str, signature: Signature) -> BeforeWait:
                 writes |= names
             if step.row.effect in _COPIES:
                 copies |= names
-    for step in early.read_only_loads:
-        for names in early.accessed(step):
+    for step in part.read_only_loads:
+        for names in part.accessed(step):
             read_only |= names
     return BeforeWait(
         reads=frozenset(reads - {ANYWHERE}),
@@ -45,13 +45,13 @@ def before_wait(text: str, entry: str, signature: Signature) -> BeforeWait:
         prefetches=frozenset(prefetches - {ANYWHERE}),
         read_only=frozenset(read_only - {ANYWHERE}),
         anywhere=ANYWHERE in reads | writes | read_only,
-        waits=not any(step.row.effect in ENDS for step in early.steps),
-        next_starts=early.next_starts,
+        waits=not any(step.row.effect in ENDS for step in part.steps),
+        next_starts=part.next_starts,
     )
 
 
 @dataclass(frozen=True)
-class EarlyPart:
+class PartBeforeWait:
     """The instructions of an entry that can be reached without a wait."""
 
     program: Program

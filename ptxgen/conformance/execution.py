@@ -115,7 +115,7 @@ def emulate(
     """Run the kernel's text, for its oldest target unless one is named, on copies of the arguments, on as many devices as it
     has ranks. Returns what is in every `out` and `inout` afterwards, and the sanitiser's findings.
 
-    An `out` counts as memory that nothing wrote yet, an `in` may not be written; a kernel that may start early is taken to have
+    An `out` counts as memory that nothing wrote yet, an `in` may not be written; a dependent kernel is taken to have
     done so. `tight`: every array is aligned to what the
     signature promises and to no more, and stands between canaries that must be there afterwards. Raises Nonconformity if they
     are not."""
@@ -150,7 +150,7 @@ def emulate(
         shared=launch.dynamic_shared,
         sanitize=sanitize,
         seed=seed,
-        early=launch.early,
+        dependent=launch.dependent,
         seconds=LAUNCH_SECONDS,
         budget=emulator.usual_budget(sanitize=sanitize),
         prints=sys.stderr.write,  # stdout has the report

@@ -12,11 +12,11 @@ import numpy as np
 
 from ptxgen.arrays import numpy_dtype
 from ptxgen.conformance import refills
-from ptxgen.conformance.early_start import violations
+from ptxgen.conformance.dependent_launch import violations
 from ptxgen.conformance.execution import compare, emitted, emulate, inputs, written, written_again
 from ptxgen.dsl.arguments import Argument, Array, Scalar, is_whole
 from ptxgen.dsl.kernel_type import KernelType
-from ptxgen.dsl.launch_config import EARLY_SM
+from ptxgen.dsl.launch_config import DEPENDENT_SM
 from ptxgen.dsl.memory import LARGEST_ARRAY
 from ptxgen.dsl.parts import part_parameters
 from ptxgen.errors import Nonconformity
@@ -86,7 +86,7 @@ def _geometry(kernel: KernelType) -> None:
 
 def text(kernel: KernelType) -> None:
     """The text passes the verifier, is ASCII, has the signature's parameters, and is the same bytes when written again; bulk
-    copies follow what is read where they write; that of a kernel that starts early waits in time, in its early form, too."""
+    copies follow what is read where they write; that of a dependent kernel waits in time, in its dependent form, too."""
     target = targets(kernel)[0]
     first, again = emitted(kernel, target, lines=True), written_again(kernel, target)
     if not first.text.isascii():
@@ -104,13 +104,13 @@ def text(kernel: KernelType) -> None:
         raise Nonconformity(f"the entry takes {', '.join(parameters)}; the signature has {', '.join(kernel.signature())}")
     for target in _different(kernel):
         _refills_in_order(emitted(kernel, target, lines=True))
-    if kernel.launch().early:
+    if kernel.launch().dependent:
         for target in _different(kernel):
-            _starts_early(kernel, emitted(kernel, target, lines=True).text)
+            _check_dependent(kernel, emitted(kernel, target, lines=True).text)
     elif kernel.waits_inside:  # others wait before all else
         for target in targets(kernel):
-            if target.sm >= EARLY_SM:
-                _starts_early(kernel, emit(kernel, target, lines=True, early=True).text)
+            if target.sm >= DEPENDENT_SM:
+                _check_dependent(kernel, emit(kernel, target, lines=True, dependent=True).text)
 
 
 def _refills_in_order(text: Emitted) -> None:
@@ -125,12 +125,12 @@ def _refills_in_order(text: Emitted) -> None:
         )
 
 
-def _starts_early(kernel: KernelType, text: str) -> None:
+def _check_dependent(kernel: KernelType, text: str) -> None:
     violated = violations(text, kernel.name, kernel.signature())
     if violated:
         raise Nonconformity(
-            "launch() lets the kernel start early, or waits_inside its early form, while the one before it may still run; so "
-            'let it wait first (k.griddepcontrol(action="wait"), or k.wait_for_launch_before() inside), or declare constant '
+            "launch() makes the kernel dependent, or waits_inside its dependent form, while the one before it may still run; "
+            'so let it wait first (k.griddepcontrol(action="wait"), or k.wait_for_launch_before() inside), or declare constant '
             "what no launch before writes (read(..., constant=True)), and settled what only this one writes, after its wait "
             "(update(..., settled=True)):\n" + "\n".join(violated[:SHOWN])
         )

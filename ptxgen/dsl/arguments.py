@@ -21,7 +21,7 @@ def is_whole(value: object) -> bool:
 class Array:
     """A pointer argument: row-major `shape` elements of `dtype` in global memory, the first on an `align`-byte boundary.
     partial: a launch reads or writes only some of them, so the others may hold anything, NaN included. constant: no
-    launch that may still run writes it when this one starts, so a kernel that starts early may read it before it waits: the
+    launch that may still run writes it when this one starts, so a dependent kernel may read it before it waits: the
     host wrote it (weights), or later launches do, for later steps (the position of a token). settled: as constant, but that
     the launch itself writes some elements, after its wait, which are none of those that it reads before (a cache, to which each
     token adds a row). zeros: it holds zeros before a launch, which leaves it so. addresses_of: its elements are the addresses
@@ -54,8 +54,8 @@ class Array:
             raise ArgumentError(f"the addresses of {self.addresses_of} are a constant u64[ranks], not {self}")
 
     @property
-    def read_early(self) -> bool:
-        """Whether a kernel that starts early may read it before it waits."""
+    def readable_before_wait(self) -> bool:
+        """Whether a dependent kernel may read it before it waits."""
         return self.constant or self.settled
 
     @property

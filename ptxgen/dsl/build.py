@@ -1,4 +1,4 @@
-"""How a kernel type becomes a function: its arguments, what an early or a stamped form adds, and its body."""
+"""How a kernel type becomes a function: its arguments, what a dependent or a stamped form adds, and its body."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from ptxgen.errors import AuthorError
 from ptxgen.target import Target
 
 
-def build(kernel: KernelType, target: Target | None = None, *, early: bool = False, stamped: bool = False) -> Function:
-    """Write the kernel for a target (KernelType.target_for). The result is not verified yet (see ptxgen.verify). early: so that
-    it may start before the launch before it has ended, as LaunchConfig.early says; unless it does so by itself, it lets the
-    next one start and then waits, before all else or where it says (KernelType.waits_inside). stamped: with the times of a
-    launch, in one more argument (stamps.py)."""
-    early = early and not kernel.launch().early
+def build(kernel: KernelType, target: Target | None = None, *, dependent: bool = False, stamped: bool = False) -> Function:
+    """Write the kernel for a target (KernelType.target_for). The result is not verified yet (see ptxgen.verify). dependent: so
+    that it may start before the launch before it has ended, as LaunchConfig.dependent says; unless it does so by itself, it
+    lets the next one start and then waits, before all else or where it says (KernelType.waits_inside). stamped: with the times
+    of a launch, in one more argument (stamps.py)."""
+    dependent = dependent and not kernel.launch().dependent
     signature = stamped_signature(kernel) if stamped else kernel.signature()
     target = kernel.target_for(target)
-    k = KernelBuilder(kernel.name, signature, kernel.launch(), target, summary(type(kernel), parts_of(kernel)), early=early)
-    if early:
+    k = KernelBuilder(
+        kernel.name, signature, kernel.launch(), target, summary(type(kernel), parts_of(kernel)), dependent=dependent
+    )
+    if dependent:
         if not kernel.frees_next_inside:
             k.let_next_launch_start()
         if not kernel.waits_inside:

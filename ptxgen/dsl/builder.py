@@ -32,7 +32,7 @@ class KernelBuilder(Warpgroup, Printing):
         target: Target = DEFAULT,
         summary: str = "",
         *,
-        early: bool = False,
+        dependent: bool = False,
     ) -> None:
         function = Function(
             name,
@@ -47,7 +47,7 @@ class KernelBuilder(Warpgroup, Printing):
         )
         super().__init__(function, launch.threads, target)
         self.signature: Signature = signature
-        self._early = early
+        self._dependent = dependent
         self.waited: bool = False
         """Whether the kernel said where it waits."""
         self.freed: bool = False
@@ -78,17 +78,17 @@ class KernelBuilder(Warpgroup, Printing):
 
     def wait_for_launch_before(self) -> None:
         """From here on the kernel may touch what launches before it write; before, it may read constant and settled arguments.
-        All threads must call it, or another one of these. It does nothing where the kernel does not start early. For kernels
+        All threads must call it, or another one of these. It does nothing where the kernel is not dependent. For kernels
         that are `waits_inside`."""
         self.waited = True
-        if self._early:
+        if self._dependent:
             self.write("griddepcontrol", [], {"action": "wait"})
 
     def let_next_launch_start(self) -> None:
         """The next launch may start when all blocks have called it or ended. It does nothing where the kernel does not start
         early. For kernels that say `frees_next_inside`."""
         self.freed = True
-        if self._early:
+        if self._dependent:
             self.write("griddepcontrol", [], {"action": "launch_dependents"})
 
 

@@ -42,14 +42,14 @@ class KernelBuilder(Warpgroup, Printing):
         target: Target = DEFAULT,
         summary: str = "",
         *,
-        early: bool = False,
+        dependent: bool = False,
     ) -> None: ...
     def argument(self, name: str) -> Value | GlobalArray | PeerArrays:
         """The argument called `name`: an array for a pointer, a register for a scalar, arrays for addresses of arrays."""
 
     def wait_for_launch_before(self) -> None:
         """From here on the kernel may touch what launches before it write; before, it may read constant and settled arguments.
-        All threads must call it, or another one of these. It does nothing where the kernel does not start early. For kernels
+        All threads must call it, or another one of these. It does nothing where the kernel is not dependent. For kernels
         that are `waits_inside`."""
 
     def let_next_launch_start(self) -> None:

@@ -20,7 +20,7 @@ from ptxgen.dsl.arguments import (
     update,
     write,
 )
-from ptxgen.dsl.launch_config import EARLY_SM, RING_SHARED, LaunchConfig
+from ptxgen.dsl.launch_config import DEPENDENT_SM, PIPELINE_SHARED, LaunchConfig
 from ptxgen.dsl.parts import part_parameters
 from ptxgen.errors import ArgumentError
 from ptxgen.target import ALL, DEFAULT, FIRST_PTX, Target
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # The kernels of users import the names of arguments.py and launch_config.py from here, too.
 __all__ = [
-    "EARLY_SM", "HIDDEN", "MOST_CODE", "RING_SHARED", "Argument", "Array", "Direction", "HalfForm", "KernelType",
+    "DEPENDENT_SM", "HIDDEN", "MOST_CODE", "PIPELINE_SHARED", "Argument", "Array", "Direction", "HalfForm", "KernelType",
     "LaunchConfig", "Scalar", "Signature", "Work", "addresses", "is_whole", "read", "update", "write",
 ]  # fmt: skip
 
@@ -48,7 +48,7 @@ class Work:
 
 @dataclass(frozen=True)
 class HalfForm:
-    """In which form a kernel for f16 tensor cores reads activations (ptxgen/kernels/quantize/activation_halves.py). parts: how
+    """In which form a kernel for f16 tensor cores reads activations (ptxgen/kernels/quantize/f16_split.py). parts: how
     many f16 stand for a value, 1 or 2; lane_run: how many values in a row, 64 or 4, belong to one lane of a quad.
     ArgumentError for others."""
 
@@ -59,7 +59,7 @@ class HalfForm:
         for name, allowed in (("parts", (1, 2)), ("lane_run", (4, 64))):
             value = getattr(self, name)
             if not is_whole(value) or value not in allowed:
-                raise ArgumentError(f"activation halves have {name} {allowed[0]} or {allowed[1]}, got {value!r}")
+                raise ArgumentError(f"an f16 split of activations has {name} {allowed[0]} or {allowed[1]}, got {value!r}")
 
 
 MOST_CODE: Final = 64 * 1024
@@ -82,14 +82,14 @@ class KernelType(ABC):
     """Whether a GPU gives the bits of the emulator. Not where it sums products of floats by mma.sync: PTX leaves the order and
     the rounding of that sum open. Then `tolerance` holds for both; launches on one GPU still give the same bits every time."""
     waits_inside: ClassVar[bool] = False
-    """Whether `emit` says, by `k.wait_for_launch_before()`, where the kernel has to wait: in its early form it does the rest
-    first. Others wait before all else."""
+    """Whether `emit` says, by `k.wait_for_launch_before()`, where the kernel has to wait: in its dependent form it does the
+    rest first. Others wait before all else."""
     frees_next_inside: ClassVar[bool] = False
-    """Whether `emit` says, by `k.let_next_launch_start()`, from where on its early form lets the next launch start. Others
+    """Whether `emit` says, by `k.let_next_launch_start()`, from where on its dependent form lets the next launch start. Others
     let it at once."""
     dependent_form: ClassVar[Mapping[str, Any]] = {}
     """The fields of its form for programmatic dependent launch, which works before it waits for the launch before it
-    (LaunchConfig.early), with the same bits. Empty where it waits before all else, or where `waits_inside` says."""
+    (LaunchConfig.dependent), with the same bits. Empty where it waits before all else, or where `waits_inside` says."""
     most_code: ClassVar[int] = MOST_CODE
     """Bytes of machine code that it may have."""
     batched_alike: ClassVar[bool] = True
@@ -188,13 +188,15 @@ class KernelType(ABC):
         """The largest |result - reference| allowed, for each `out` and `inout`; derived where it is written, 0 where exact."""
 
     @property
-    def activation_digits(self) -> int:
-        """How many activation digits (ptxgen/kernels/quantize) it multiplies a matrix by; 0 if it takes f32 activations."""
+    def activation_planes(self) -> int:
+        """How many int8 planes of activations (ptxgen/kernels/quantize) it multiplies a matrix by; 0 if it takes f32
+        activations."""
         return 0
 
     @property
-    def activation_halves(self) -> HalfForm | None:
-        """The form of the activation halves (ptxgen/kernels/quantize) that it multiplies a matrix by; None if it reads none."""
+    def activation_f16_split(self) -> HalfForm | None:
+        """The form of the f16 split of activations (ptxgen/kernels/quantize) that it multiplies a matrix by; None if it reads
+        none."""
         return None
 
     def accuracy(self, rng: np.random.Generator) -> Mapping[str, float]:

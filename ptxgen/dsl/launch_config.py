@@ -7,19 +7,19 @@ from math import prod
 
 from ptxgen.dsl.arguments import is_whole
 from ptxgen.errors import ArgumentError
-from ptxgen.target import EARLY_SM as EARLY_SM
+from ptxgen.target import DEPENDENT_SM as DEPENDENT_SM
 from ptxgen.target import MAX_REGISTERS
-from ptxgen.target import RING_SHARED as RING_SHARED
+from ptxgen.target import PIPELINE_SHARED as PIPELINE_SHARED
 
 
 @dataclass(frozen=True)
 class LaunchConfig:
     """How many blocks and threads. `resident` is how many blocks a multiprocessor must be able to hold at once by their
-    registers: it bounds what the assembler may use. `early`: the kernel waits for the one before it by itself
+    registers: it bounds what the assembler may use. `dependent`: the kernel waits for the one before it by itself
     (griddepcontrol), so it may start before that has ended: before it has waited it may read constant and settled arguments
-    and touch nothing else, and no thread ends without having waited (conformance/early_start.py). `dynamic_shared`: bytes of
-    shared memory of a block that the launch asks for (k.dynamic_shared), beside the arrays that the builder counts; for
-    those that are too large to be static. `cooperative`: all blocks of the grid must be on the device at once, because they
+    and touch nothing else, and no thread ends without having waited (conformance/dependent_launch.py). `dynamic_shared`:
+    bytes of shared memory of a block that the launch asks for (k.dynamic_shared), beside the arrays that the builder counts;
+    for those that are too large to be static. `cooperative`: all blocks of the grid must be on the device at once, because they
     wait for each other (k.grid_barrier). `ranks`: so many launches, each on a device of its own, are one whole: they run at
     the same time and wait for each other (k.wait_for_peers). Each has the scalar `rank` (u32, from 0) that says which it is.
     `shared_room`: how many bytes of what it has for shared memory and for its L1 cache a multiprocessor should keep for
@@ -30,7 +30,7 @@ class LaunchConfig:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     resident: int = 1
-    early: bool = False
+    dependent: bool = False
     dynamic_shared: int = 0
     cooperative: bool = False
     ranks: int = 1
@@ -42,7 +42,7 @@ class LaunchConfig:
         grid: int | tuple[int, ...],
         block: int | tuple[int, ...],
         resident: int = 1,
-        early: bool = False,
+        dependent: bool = False,
         dynamic_shared: int = 0,
         cooperative: bool = False,
         ranks: int = 1,
@@ -52,7 +52,7 @@ class LaunchConfig:
         object.__setattr__(self, "grid", _three(grid))
         object.__setattr__(self, "block", _three(block))
         object.__setattr__(self, "resident", resident)
-        object.__setattr__(self, "early", early)
+        object.__setattr__(self, "dependent", dependent)
         object.__setattr__(self, "dynamic_shared", dynamic_shared)
         object.__setattr__(self, "cooperative", cooperative)
         object.__setattr__(self, "ranks", ranks)

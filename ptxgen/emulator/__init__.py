@@ -71,12 +71,12 @@ def uninitialised(array: np.ndarray[Any, Any]) -> Marked:
 
 
 def constant(array: np.ndarray[Any, Any]) -> Marked:
-    """Wrap an argument of `run` that no launch before writes, so one that starts early may read it before it waits."""
+    """Wrap an argument of `run` that no launch before writes, so a dependent one may read it before it waits."""
     return Marked(array, constant=True)
 
 
 def settled(array: np.ndarray[Any, Any]) -> Marked:
-    """Wrap an argument of `run` that no launch before writes, but this one does: one that starts early may read it before it
+    """Wrap an argument of `run` that no launch before writes, but this one does: a dependent one may read it before it
     waits."""
     return Marked(array, settled=True)
 
@@ -93,7 +93,7 @@ def run(
     seconds: float | None = DEFAULT_SECONDS,
     budget: int | None = None,
     sources: bool = True,
-    early: bool = False,
+    dependent: bool = False,
     cooperative: bool = False,
     prints: Sink | None = None,
 ) -> list[Finding]:
@@ -107,7 +107,7 @@ def run(
     `seconds` is how long the launch may take, None for as long as it takes; compiling does not count. `budget`: the backward
     jumps of a warp after which it counts as endless (2^24 if checked, else 2^28; where `seconds` is None or more than 10, no
     number). Without `sources`, findings name the author's line but do not read it in the file that the text, which may be a
-    stranger's, names. `early`: the kernel may start while the one before it runs (programmatic dependent launch); what it
+    stranger's, names. `dependent`: the kernel may start while the one before it runs (programmatic dependent launch); what it
     touches before it waits is a finding, unless it is `constant`, or `settled` and read. `cooperative`: all blocks are there at
     once and may wait for each other. `prints` takes the text of each call of vprintf by a thread; stdout does unless it is
     given. Raises ParseError, ArgumentError, and without `sanitize` EmulationError for a kernel that cannot finish.
@@ -128,7 +128,7 @@ def run(
             seed=seed,
             seconds=seconds,
             budget=NO_BUDGET if budget is None and seconds is None else budget,
-            early=early,
+            dependent=dependent,
             cooperative=cooperative,
             prints=prints,
         )
@@ -145,7 +145,7 @@ def run_together(
     seed: int | None = None,
     seconds: float | None = DEFAULT_SECONDS,
     budget: int | None = None,
-    early: bool = False,
+    dependent: bool = False,
     prints: Sink | None = None,
 ) -> list[Finding]:
     """Run the kernel on as many devices at the same time as `ranks` has arguments, each as `run` takes them: all blocks are
@@ -164,7 +164,7 @@ def run_together(
             arrays = behind_addresses(one, passed)
             memory = MemoryMap()
             params = pack(one, passed, memory, iter([place.get(id(array), array.ctypes.data) for array in arrays]))
-            launches.append(Launch(one, grid, block, params, shared, memory, early))
+            launches.append(Launch(one, grid, block, params, shared, memory, dependent))
         return launch_together(
             launches,
             seed=seed,

@@ -77,7 +77,7 @@ class Launch:
     params: bytes
     shared: int = 0
     memory: MemoryMap | None = None
-    early: bool = False
+    dependent: bool = False
     earlier: Sequence[Touched] = ()
 
     @cached_property
@@ -156,7 +156,7 @@ class RunningLaunch:
             c[ContextWord.TURN] = YIELD_COST
             c[ContextWord.BUDGET] = max(steps // c[ContextWord.QUANTUM] * YIELD_COST, YIELD_COST)
             c[ContextWord.DATA] = kernel.image.data_address
-            c[ContextWord.EARLY] = launch.early
+            c[ContextWord.EARLY] = launch.dependent
             c[ContextWord.CTA_ORDER] = c[ContextWord.WARP_ORDER] = c[ContextWord.FAULT_LINE] = c[ContextWord.TURNS] = 0
             c[ContextWord.HASTE] = 0 if seed is None else random.Random(seed).getrandbits(62) | 1
             c[ContextWord.WARP_AT] = c[ContextWord.SEEN] = c[ContextWord.IN_FLIGHT] = c[ContextWord.FREED] = c[

@@ -37,7 +37,7 @@ class Kernel(EmulatedKernel):
         seed: int | None = None,
         budget: int | None = None,
         seconds: float | None = None,
-        early: bool = False,
+        dependent: bool = False,
         cooperative: bool = False,
         prints: Sink | None = None,
     ) -> list[Finding]:
@@ -48,12 +48,12 @@ class Kernel(EmulatedKernel):
         for a launch that no GPU would take. Blocks run on `workers` threads (by default as many as the host has CPUs), or one
         after the other if the kernel is sanitised, seeded, uses global atomics or prints, so that its result is always the
         same. `seed` shuffles the order of blocks and warps. `prints` takes what is printed, a text for each call and thread;
-        stdout does unless it is given. `early`: the kernel may start while those before it run, so what it touches before it
-        waits for them is found, unless it is constant, or settled and read. `cooperative`: its blocks, at most MOST_BLOCKS, are
-        all there at once and run in turns on one thread, so they may wait for each other. A KeyboardInterrupt ends the launch:
-        no thread runs it any more, and the next one is as good as any.
+        stdout does unless it is given. `dependent`: the kernel may start while those before it run, so what it touches before
+        it waits for them is found, unless it is constant, or settled and read. `cooperative`: its blocks, at most MOST_BLOCKS,
+        are all there at once and run in turns on one thread, so they may wait for each other. A KeyboardInterrupt ends the
+        launch: no thread runs it any more, and the next one is as good as any.
         """
-        launch = Launch(self, grid, block, params, shared, memory, early)
+        launch = Launch(self, grid, block, params, shared, memory, dependent)
         if cooperative:
             return launch_together([launch], seed=seed, budget=budget, seconds=seconds, prints=prints)
         launch.check(seconds)

@@ -12,7 +12,7 @@ _NEAR = 1 << 24
 @dataclass
 class Allocation:
     """Memory that a launch may touch. `shadow`, one byte a byte, is zero where nobody wrote yet; None if all is written.
-    `constant`: no launch before writes it, so one that starts early may read it before it waits. `settled`: nor this one until
+    `constant`: no launch before writes it, so a dependent one may read it before it waits. `settled`: nor this one until
     it has waited. `stands_for` is the address
     that its owner knows it by, where a launch works on a copy."""
 

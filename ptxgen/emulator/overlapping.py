@@ -1,5 +1,5 @@
 """Runs launches of one device that overlap as programmatic dependent launch lets them (PTX ISA 9.7.13.13), in an order that a
-seed chooses. A launch that starts early does so when all blocks of the one that it depends on have let it or ended; its threads
+seed chooses. A dependent launch does so when all blocks of the one that it depends on have let it or ended; its threads
 go on at `griddepcontrol.wait` when that one has ended. A block's turn ends where it waits, and where it lets the next start;
 with some seeds also at barriers, and in loops.
 
@@ -78,7 +78,7 @@ class _Flight:
     @property
     def depends_on(self) -> int | None:
         """The launch before whose end it may start."""
-        return self.after[0] if self.running.launch.early and len(self.after) == 1 else None
+        return self.after[0] if self.running.launch.dependent and len(self.after) == 1 else None
 
     @property
     def ended(self) -> bool:
@@ -95,7 +95,7 @@ def launch_overlapping(
     launches: Sequence[Launch], after: Sequence[tuple[int, ...]], *, seed: int = 0, seconds: float | None = None
 ) -> list[Finding]:
     """Run launches to their end. `after`: for each the numbers of earlier ones among them that must have ended before; one that
-    is `early` and has one of these starts as soon as that lets it. The seed chooses the order, and how long a turn is.
+    is `dependent` and has one of these starts as soon as that lets it. The seed chooses the order, and how long a turn is.
 
     Returns and raises as `Kernel.launch`; ArgumentError for more than MOST_BLOCKS blocks in all, one less for each launch, and
     for launches of which some are sanitised and others not."""

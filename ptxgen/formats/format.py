@@ -145,7 +145,7 @@ class Format(ABC):
         which nothing is read."""
         raise ArgumentError(f"{self.name} has no integers in f16")
 
-    def half_pieces(self, window: Bytes, lane: Sequence[Value]) -> tuple[BlockPiece, ...]:
+    def f16_pieces(self, window: Bytes, lane: Sequence[Value]) -> tuple[BlockPiece, ...]:
         """What `load_halves` loads, in pieces of 8 or 16 bytes, in its order, `half_bytes` in all: kernels may copy them ahead
         of time and give `unpack_halves` their words."""
         raise ArgumentError(f"{self.name} has no blocks that are aligned to 16 bytes")

@@ -65,9 +65,9 @@ class Q4K(Format):
         return (number, *header_constants(k, number))
 
     def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
-        return load_pieces(k, self.half_pieces(window, lane), **ONCE)
+        return load_pieces(k, self.f16_pieces(window, lane), **ONCE)
 
-    def half_pieces(self, window: Bytes, lane: Sequence[Value]) -> tuple[BlockPiece, ...]:
+    def f16_pieces(self, window: Bytes, lane: Sequence[Value]) -> tuple[BlockPiece, ...]:
         return pieces(window, 16) + pieces(window.at(lane[0] * 32).at(16), 32)
 
     def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:

@@ -75,9 +75,9 @@ class Q5K(Format):
         return (number, 4 - number * 2, *header_constants(k, number))
 
     def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
-        return load_pieces(k, self.half_pieces(window, lane), **ONCE)
+        return load_pieces(k, self.f16_pieces(window, lane), **ONCE)
 
-    def half_pieces(self, window: Bytes, lane: Sequence[Value]) -> tuple[BlockPiece, ...]:
+    def f16_pieces(self, window: Bytes, lane: Sequence[Value]) -> tuple[BlockPiece, ...]:
         return pieces(window, 48) + pieces(window.at(lane[0] * 32).at(48), 32)
 
     def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:

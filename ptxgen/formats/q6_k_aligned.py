@@ -139,9 +139,9 @@ class Q6KAligned(RepackedFormat):
         ]
 
     def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
-        return load_pieces(k, self.half_pieces(window, lane), **ONCE)
+        return load_pieces(k, self.f16_pieces(window, lane), **ONCE)
 
-    def half_pieces(self, window: Bytes, lane: Sequence[Value]) -> tuple[BlockPiece, ...]:
+    def f16_pieces(self, window: Bytes, lane: Sequence[Value]) -> tuple[BlockPiece, ...]:
         return _pieces(*(window.at(lane[0] * size).at(region) for region, size in _REGIONS))
 
     def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from typing import Any, Final, TypeGuard
 
 from ptxgen.dsl.kernel_type import KernelType
-from ptxgen.dsl.launch_config import RING_SHARED
+from ptxgen.dsl.launch_config import PIPELINE_SHARED
 from ptxgen.dsl.parts import with_parameters
 from ptxgen.kernels.activation.bias import BiasAdd
 from ptxgen.kernels.activation.elementwise import AddInPlace
@@ -24,8 +24,8 @@ from ptxgen.kernels.gemv.mwv import MwvGemv, rows_by_mwv
 from ptxgen.kernels.gemv.planes import Planes
 from ptxgen.kernels.gemv.residual import AddResidual
 from ptxgen.kernels.gemv.send_planes import SendPlanes
-from ptxgen.kernels.gemv.shared_digits import chunks
-from ptxgen.kernels.gemv.suited import NO_RING, Ring
+from ptxgen.kernels.gemv.shared_planes import chunks
+from ptxgen.kernels.gemv.suited import NO_PIPELINE, PipelineForm
 from ptxgen.kernels.gemv.swiglu import SwiGlu
 from ptxgen.kernels.gemv.tokens import Batch
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
@@ -151,8 +151,8 @@ def fuse_horizontally(kernel: KernelType, others: Sequence[KernelType]) -> Kerne
     more = further(others, alike)
     if more is not None:
         fewest = min((n for n in more if n), default=kernel.n)
-        turns = kernel.turns if fewest >= kernel.blocks[0].warp_results else 1
-        return replace(kernel, **{**NO_RING, "turns": turns}, segments=Fused(*more))
+        row_groups = kernel.row_groups if fewest >= kernel.blocks[0].warp_results else 1
+        return replace(kernel, **{**NO_PIPELINE, "row_groups": row_groups}, segments=Fused(*more))
     if len(others) != 2:
         return None
     same, other = others
@@ -162,69 +162,69 @@ def fuse_horizontally(kernel: KernelType, others: Sequence[KernelType]) -> Kerne
 
 
 def _with_another(kernel: HwDp4aGemv, same: HwDp4aGemv, other: HwDp4aGemv) -> HwDp4aGemv | None:
-    """Three matrices, the last of another format: in one turn where a matrix has too few rows for more. None where activations
+    """Three matrices, the last of another format: in one group where a matrix has too few rows for more. None where activations
     do not fit shared memory at once, and where the GPU would have the blocks in too many rounds."""
     if any(len(chunks(one.format, one.k, 1, one.digits)) > 1 for one in (kernel, other)):
         return None
     last_rows = suited.last_rows_per_warp(other.rows_per_warp, other.format)
-    last_results = last_rows * other.fragments.shares * kernel.turns
+    last_results = last_rows * other.fragments.lane_groups * kernel.row_groups
     fit = same.n >= kernel.blocks[0].warp_results and last_results <= min(other.n, WARP_SIZE)
     segments = FusedWithAnother(same.n, other.n, last_rows)
-    turns = kernel.turns if fit else 1
-    mixed = replace(kernel, **{**NO_RING, "turns": turns}, last=other.format, segments=segments)
+    row_groups = kernel.row_groups if fit else 1
+    mixed = replace(kernel, **{**NO_PIPELINE, "row_groups": row_groups}, last=other.format, segments=segments)
     launch = mixed.launch()
     return mixed if suited.mixes(launch.blocks, launch.threads) else None
 
 
 def pipeline_weights(kernel: KernelType) -> KernelType | None:
     """With the multistage pipeline that copies weights into shared memory, from before the wait for the launch before it, where
-    that is faster on a large GPU. A block may take RING_SHARED bytes. Same bits."""
+    that is faster on a large GPU. A block may take PIPELINE_SHARED bytes. Same bits."""
     if not isinstance(kernel, HwDp4aGemv):
         return None
     if isinstance(kernel.segments, Fused):
         return _pipelined_of_several(kernel)
-    ring: Ring | None = None
+    form: PipelineForm | None = None
     if _makes_swiglu(kernel):
-        ring = suited.ring_of_swiglu(kernel.blocks[0])
+        form = suited.pipeline_of_swiglu(kernel.blocks[0])
     elif any(isinstance(one, LeaveNorm) for one in kernel.epilogue):
-        ring = suited.ring_of_leaving_norm(kernel.rows_per_warp)
+        form = suited.pipeline_of_leaving_norm(kernel.rows_per_warp)
     elif kernel.epilogue and kernel.epilogue[0].onto:
-        ring = suited.ring_of_residual(kernel.blocks[0])
-    return None if ring is None else _with_ring(kernel, ring)
+        form = suited.pipeline_of_residual(kernel.blocks[0])
+    return None if form is None else _with_stages(kernel, form)
 
 
 def _pipelined_of_several(kernel: HwDp4aGemv) -> HwDp4aGemv | None:
     weight_bytes = sum(matrix.n for matrix in kernel.matrices) * kernel.format.row_bytes(kernel.k)
-    for rounds, ring in suited.rings_of_several(weight_bytes, mixed=isinstance(kernel.segments, FusedWithAnother)):
-        one = with_parameters(kernel, **ring.settings)
+    for rounds, form in suited.pipelines_of_several(weight_bytes, mixed=isinstance(kernel.segments, FusedWithAnother)):
+        one = with_parameters(kernel, **form.settings)
         if not suited.in_rounds(one.launch().blocks, rounds, one.blocks[0]):
             continue
-        ringed = _with_ring(one, ring._replace(settings={}))
-        if ringed is not None and ringed.launch().resident * ringed.launch().dynamic_shared <= RING_SHARED:
-            return ringed
+        pipelined = _with_stages(one, form._replace(settings={}))
+        if pipelined is not None and pipelined.launch().resident * pipelined.launch().dynamic_shared <= PIPELINE_SHARED:
+            return pipelined
     return None
 
 
-def _with_ring(kernel: HwDp4aGemv, ring: Ring) -> HwDp4aGemv | None:
-    """With a ring of as many slots as fit; None where there is no room for so many."""
-    one = with_parameters(kernel, **ring.settings)
-    fitting = (count for count in range(ring.most, ring.least - 1, -1) if all(it.fits_ring(count) for it in one.blocks))
+def _with_stages(kernel: HwDp4aGemv, form: PipelineForm) -> HwDp4aGemv | None:
+    """With a pipeline of as many stages as fit; None where there is no room for so many."""
+    one = with_parameters(kernel, **form.settings)
+    fitting = (count for count in range(form.most, form.least - 1, -1) if all(it.fits_stages(count) for it in one.blocks))
     count = next(fitting, None)
-    return None if count is None else replace(one, **{**NO_RING, "ring": count}, pdl=False)
+    return None if count is None else replace(one, **{**NO_PIPELINE, "stages": count}, pdl=False)
 
 
 def between(kernel: KernelType, before: KernelType | None, after: KernelType | None) -> KernelType:
     """As it is fastest between these launches, with the same bits; None: one that is not known."""
-    if not (isinstance(kernel, HwDp4aGemv) and kernel.ring):
+    if not (isinstance(kernel, HwDp4aGemv) and kernel.stages):
         return kernel
-    beside = isinstance(after, GatherPlanes) or (isinstance(after, HwDp4aGemv) and after.ring > 0)
+    beside = isinstance(after, GatherPlanes) or (isinstance(after, HwDp4aGemv) and after.stages > 0)
     kernel = replace(kernel, holds_next=kernel.launch().dynamic_shared > suited.HOLDING and not beside)
     leaves = any(isinstance(one, LeaveNorm) for one in kernel.epilogue)
-    if not (leaves and isinstance(after, HwDp4aGemv) and _makes_swiglu(after)) or after.ring:
+    if not (leaves and isinstance(after, HwDp4aGemv) and _makes_swiglu(after)) or after.stages:
         return kernel
     if (after.format, after.k) != (kernel.format, kernel.n):
         return kernel
-    return with_parameters(kernel, **suited.asks(after.blocks[0]))
+    return with_parameters(kernel, **suited.prefetches(after.blocks[0]))
 
 
 def borrowed(kernel: KernelType) -> Mapping[str, str]:
@@ -236,9 +236,9 @@ def borrowed(kernel: KernelType) -> Mapping[str, str]:
     return found
 
 
-def start_early(kernel: KernelType) -> KernelType:
-    """The form that works before it waits for the launch before it (LaunchConfig.early), with the same bits; the kernel itself
-    where it has none: then it waits first."""
+def as_dependent(kernel: KernelType) -> KernelType:
+    """The form that works before it waits for the launch before it (LaunchConfig.dependent), with the same bits; the kernel
+    itself where it has none: then it waits first."""
     return replace(kernel, **kernel.dependent_form) if kernel.dependent_form else kernel
 
 

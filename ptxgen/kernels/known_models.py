@@ -77,7 +77,7 @@ def matrices() -> dict[int, int]:
 
 
 def kernels(entry: KernelEntry) -> Iterator[KernelType]:
-    """A registered matrix-vector kernel at the K of every known model, with its default settings but for every number of digits
+    """A registered matrix-vector kernel at the K of every known model, with its default settings but for every number of planes
     and of rows of activations (1 to 8). Nothing for other kernels, nor for a K that the kernel refuses."""
     names = [name for name in _FURTHER if name in entry.parameters]
     if not {"k", "n"} <= set(entry.parameters):

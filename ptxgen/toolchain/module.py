@@ -84,32 +84,32 @@ class Emitted:
 
 
 def emit(
-    kernel: KernelType, target: Target | None = None, *, lines: bool = False, early: bool = False, stamped: bool = False
+    kernel: KernelType, target: Target | None = None, *, lines: bool = False, dependent: bool = False, stamped: bool = False
 ) -> Emitted:
     """Write, verify and print a kernel. The same type gives the same bytes. With `lines` the text names the author's file and
-    line of every instruction (`.loc`), for assemblers, debuggers and the sanitiser. early: as in `build`; from sm_90 on.
+    line of every instruction (`.loc`), for assemblers, debuggers and the sanitiser. dependent: as in `build`; from sm_90 on.
     stamped: as in `build`.
 
     Without a target it is the oldest that the kernel is for (KernelType.least_target). A kernel that is for one target alone is
     written for that (KernelType.target_for), which `target` of the result names.
     Raises AuthorError (with the author's line) for whatever the builder, the verifier or the CUDA C++ compiler finds, and
-    ArgumentError for a target that the kernel is not for, and for an early or a stamped one in CUDA C++."""
+    ArgumentError for a target that the kernel is not for, and for a dependent or a stamped one in CUDA C++."""
     target = kernel.target_for(target)
     if isinstance(kernel, CudaSourceKernel):
-        if early:
+        if dependent:
             raise ArgumentError(
-                f"{kernel.name} is CUDA C++, which starts early if it says so itself (launch().early); leave early launches off"
+                f"{kernel.name} is CUDA C++, which is dependent if launch() says so; leave dependent launches off"
             )
         if stamped:
             raise ArgumentError(f"{kernel.name} is CUDA C++, into which no stamps are written; time it from outside, by events")
         text, function = compile_kernel(kernel, target, lines=lines)
         return Emitted(kernel, target, function.name, text, function.shared_bytes, function)
-    return printed(kernel, verified(kernel, target, early=early, stamped=stamped), target, lines=lines)
+    return printed(kernel, verified(kernel, target, dependent=dependent, stamped=stamped), target, lines=lines)
 
 
-def verified(kernel: KernelType, target: Target, *, early: bool = False, stamped: bool = False) -> Function:
+def verified(kernel: KernelType, target: Target, *, dependent: bool = False, stamped: bool = False) -> Function:
     """What `emit` prints: the kernel written for a target, and nothing wrong with it."""
-    function = build(kernel, target, early=early, stamped=stamped)
+    function = build(kernel, target, dependent=dependent, stamped=stamped)
     verify(function, target)
     return function
 

@@ -23,6 +23,6 @@ def test_a_layer_is_timed_with_and_without_an_early_start() -> None:
         launcher, kernel = Launcher(device, Modules(device)), layer((256, 256, 64, 512), "Q4_K", "Q6_K", 1)
         made = next(settings(kernel, PersistentGrid.of(device.target, 0)))
         with layers(device, made) as given:
-            for early in (False, True):
-                (seconds,) = times(launcher, made, given, 1, early=early)
+            for dependent in (False, True):
+                (seconds,) = times(launcher, made, given, 1, dependent=dependent)
                 assert seconds > 0

@@ -46,7 +46,7 @@ def test_the_defaults_stay_unless_something_is_faster_by_more_than_the_noise() -
     assert one.parameters["num_warps"] == 8
 
 
-def test_parameters_of_two_digits_stand_in_for_three_and_say_so_without_a_time() -> None:
+def test_parameters_of_two_planes_stand_in_for_three_and_say_so_without_a_time() -> None:
     one, _ = table([record(result(1.5, digits=2, num_warps=4), result(1.5, digits=1))]).entries
     assert one.precision == "accurate"
     assert (one.parameters["num_warps"], one.seconds) == (4, None)

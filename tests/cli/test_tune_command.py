@@ -61,7 +61,7 @@ def test_explain_says_for_each_matrix_which_kernel_and_why(model: Path) -> None:
     down = by_role["ffn_down"]
     assert (down["format"], down["k"], down["n"], down["tensors"]) == ("Q4_0", 96, 64, {"ffn_down": 2})
     assert (down["kernel"], down["parameters"]["digits"], down["microseconds"]) == ("hw_dp4a_q4_0_gemv", 3, None)
-    assert down["reason"] == "accurate: 3 int8 digits of the activations"
+    assert down["reason"] == "accurate: 3 int8 planes of the activations"
     assert 0 < down["error"] < 1e-5
     fast = facts("ptxrun", "explain", model, "--precision", "fast", *EMULATOR)
     assert {row["parameters"]["digits"] for row in fast["matrices"]} == {1}

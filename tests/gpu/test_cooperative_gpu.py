@@ -1,4 +1,4 @@
-"""Kernels whose blocks wait for each other, alone, in a graph and started early: on the emulator and on a GPU."""
+"""Kernels whose blocks wait for each other, alone, in a graph and started dependent: on the emulator and on a GPU."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def blocks_of(device: Device) -> int:
     return min(device.most_blocks(loaded, (64, 1, 1)), 4096 if device.kind == "cuda" else 40)
 
 
-def plans_on(device: Device, n: int, *, early: bool) -> tuple[list[Plan], GpuBuffer]:
+def plans_on(device: Device, n: int, *, dependent: bool) -> tuple[list[Plan], GpuBuffer]:
     """x = w * 2 + 1, and y = x backwards; and y."""
     launcher = launcher_on(device)
     w = GpuBuffer.from_numpy(device, np.arange(n, dtype=np.float32))
     x, y, staged = (GpuBuffer.empty(device, F32, (n,), name) for name in ("x", "y", "staged"))
     words = GpuBuffer.zeros(device, U32, (2,), "words")
-    prepare = launcher.prepare_early if early else launcher.prepare
+    prepare = launcher.prepare_dependent if dependent else launcher.prepare
     plans = [
         launcher.prepare(Scale(n=n), y=x, x=w, factor=2.0, offset=1),
         prepare(TurnedTogether(n=n), y=y, x=x, staged=staged, words=words),
@@ -40,10 +40,10 @@ def plans_on(device: Device, n: int, *, early: bool) -> tuple[list[Plan], GpuBuf
 @pytest.mark.parametrize("device", BOTH, indirect=True)
 @pytest.mark.parametrize("how", ["one by one", "in a graph", "early in a graph"])
 def test_every_block_sees_what_the_others_wrote_launch_after_launch(device: Device, how: str) -> None:
-    if how.startswith("early") and device.target.sm < 90:
+    if how.startswith("dependent") and device.target.sm < 90:
         pytest.skip("programmatic dependent launch needs sm_90")
     n = 64 * blocks_of(device)
-    plans, y = plans_on(device, n, early=how.startswith("early"))
+    plans, y = plans_on(device, n, dependent=how.startswith("dependent"))
     graph = LaunchGraph(device, plans)
     for _ in range(20 if device.kind == "cuda" else 2):
         device.fill(y.pointer, y.nbytes)

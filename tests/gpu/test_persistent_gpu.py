@@ -65,7 +65,7 @@ def test_a_layer_has_the_bits_of_its_kernels_one_by_one(name: str, gpu: Device) 
     expected, arguments = one_by_one(kernel, given, on_gpu), buffers(gpu, kernel, given)
     plans = {"alone": launcher.prepare(kernel, **arguments)}
     if gpu.target.sm >= 90:
-        plans["early"] = launcher.prepare_early(kernel, **arguments)
+        plans["dependent"] = launcher.prepare_dependent(kernel, **arguments)
     for how, plan in plans.items():
         graph = LaunchGraph(gpu, [plan])
         for _ in range(REPLAYS):
@@ -76,11 +76,11 @@ def test_a_layer_has_the_bits_of_its_kernels_one_by_one(name: str, gpu: Device) 
             assert not arguments["arrivals"].to_numpy().any()
 
 
-@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("dependent", [False, True])
 def test_a_model_of_many_layers_gives_the_tokens_and_logits_of_launches_one_by_one(
-    early: bool, gpu: Device, tmp_path: Path
+    dependent: bool, gpu: Device, tmp_path: Path
 ) -> None:  # fmt: skip
-    if early and gpu.target.sm < 90:
+    if dependent and gpu.target.sm < 90:
         pytest.skip("programmatic dependent launch needs sm_90")
     types = {"attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "": Q.Q4_K}
     path = write_model(
@@ -88,7 +88,7 @@ def test_a_model_of_many_layers_gives_the_tokens_and_logits_of_launches_one_by_o
     )
     found = []
     for persistent in (False, True):
-        profile = switched(GpuProfile(), dependent_launches=early, persistent_layers=persistent)
+        profile = switched(GpuProfile(), dependent_launches=dependent, persistent_layers=persistent)
         with LanguageModel.load(path, gpu, context=CONTEXT, profile=profile) as model:
             logits = []
             for token in range(CONTEXT // 2):

@@ -1,5 +1,5 @@
-"""Every known model's shape, and kinds of files: the default launches, which start early and copy ahead, give the bits of calm
-ones, each time. What changes kernels, layers or launches is run here (some 3 minutes); a race shows on a GPU alone."""
+"""Every known model's shape, and kinds of files: the default launches, which are dependent and copy ahead, give the bits of
+calm ones, each time. What changes kernels, layers or launches is run here (some 3 minutes); a race shows on a GPU alone."""
 
 from __future__ import annotations
 

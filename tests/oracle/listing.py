@@ -1,7 +1,7 @@
 """The launches of a step as lines that are compared and read: what layers do alike stands once.
 
 A line has the operation, the kernel with the parameters that are not its defaults, the launches that it waits for (so many
-before it), whether it starts early, and which buffer each argument is. It ends with a digest of all facts of the launch, of
+before it), whether it is dependent, and which buffer each argument is. It ends with a digest of all facts of the launch, of
 which the line leaves some out: every parameter, the grid, dtypes and shapes."""
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ def _line(number: int, launch: RecordedLaunch) -> str:
     del facts["layer"]
     text = json.dumps(facts, sort_keys=True)
     digest = hashlib.sha256(_of_any_layer(text).encode()).hexdigest()[:8]
-    unusual = FoldedLaunch(launch.place.operation, launch.kernel, launch.early, 1).parameters
+    unusual = FoldedLaunch(launch.place.operation, launch.kernel, launch.dependent, 1).parameters
     parameters = ", ".join(f"{name}={value}" for name, value in unusual.items())
     arguments = " ".join(f"{name}={_value(value)}" for name, value in facts["arguments"].items())
-    early = " early" if launch.early else ""
-    line = f"{launch.place.operation}: {launch.kernel.name}({parameters}) after {_named(facts['after'])}{early}; {arguments}"
+    dependent = " dependent" if launch.dependent else ""
+    line = (
+        f"{launch.place.operation}: {launch.kernel.name}({parameters}) after {_named(facts['after'])}{dependent}; {arguments}"
+    )
     return f"{_of_any_layer(line)} #{digest}"
 
 

@@ -33,7 +33,9 @@ def test_every_file_is_of_a_subject() -> None:
 def launch(number: int, layer: int | None = None) -> RecordedLaunch:
     kernel = find("rmsnorm").make(hidden=512)
     after = (number - 1,) if number else ()
-    return RecordedLaunch(LayerOperation(layer, "attn_norm"), kernel, (1, 1, 1), (256, 1, 1), {"eps": 0.5}, after, early=False)
+    return RecordedLaunch(
+        LayerOperation(layer, "attn_norm"), kernel, (1, 1, 1), (256, 1, 1), {"eps": 0.5}, after, dependent=False
+    )
 
 
 def test_layers_that_launch_the_same_stand_once_and_one_that_differs_is_seen() -> None:
@@ -43,7 +45,7 @@ def test_layers_that_launch_the_same_stand_once_and_one_that_differs_is_seen() -
     assert first.startswith("  attn_norm: rmsnorm(hidden=512) after -; eps=0.5 #")
     assert rest.startswith("  attn_norm: rmsnorm(hidden=512) after 1; eps=0.5 #")
     for changed in (
-        replace(launches[2], early=True),
+        replace(launches[2], dependent=True),
         replace(launches[2], after=(0,)),
         replace(launches[2], grid=(2, 1, 1)),  # in no line, but in the digest
         replace(launches[2], arguments={"eps": 0.25}),

@@ -15,7 +15,7 @@ from executor.memory.buffers import GpuBuffer, Writes
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import HalfForm, KernelType
-from ptxgen.kernels.quantize.pack_halves import PackF16
+from ptxgen.kernels.quantize.pack_f16 import PackF16
 from ptxgen.kernels.quantize.quantize import Quantize
 
 OWN_PLANES: Final = {"y_digits": "digits", "y_scales": "scales", "y_sums": "sums"}

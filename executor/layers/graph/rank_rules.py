@@ -15,7 +15,7 @@ from executor.layers.graph.values import StepValue, planes_of_all
 from executor.layers.projection import Projection
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels import compose
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 
 
 def gather_planes(g: StepGraph, s: Setting) -> StepGraph:
@@ -65,9 +65,9 @@ def _receive(readers: Sequence[Projection], ranks: int) -> bool:
     measured to be faster on two, with pipelines."""
     first, *others = readers
     kernels = [reader.own(reader.kernel) for reader in readers]
-    joined = compose.fuse_horizontally(first.kernel, [other.kernel for other in others]) if others else None
+    fused = compose.fuse_horizontally(first.kernel, [other.kernel for other in others]) if others else None
     made = [
-        None if joined is None else first.own(joined),
+        None if fused is None else first.own(fused),
         compose.fuse_swiglu(kernels[0], kernels[1], 1) if len(kernels) == 2 else None,
         None if others else compose.add_residual(kernels[0]),
     ]

@@ -19,7 +19,7 @@ from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW
 from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -149,9 +149,9 @@ def _kernel(span: _Span, attended: int, grid: PersistentGrid) -> PersistentLayer
 
 def _alike(projections: Sequence[Projection], *, formats: bool = False) -> bool:
     """Whether all multiply as many planes, and are of one format where that is asked."""
-    facts = {(one.kernel.activation_digits, one.type if formats else "") for one in projections}
+    facts = {(one.kernel.activation_planes, one.type if formats else "") for one in projections}
     return len(facts) <= 1
 
 
 def _planes(projection: Projection) -> int:
-    return projection.kernel.activation_digits
+    return projection.kernel.activation_planes

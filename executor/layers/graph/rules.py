@@ -77,7 +77,7 @@ def fuse_swiglu(g: StepGraph, s: Setting) -> StepGraph:
         if not (s.fused and gate.projection.allows("swiglu_fusion")):
             continue
         gather = g.only_reader(swiglu.y, GatherParts)
-        made = _gated(gate, up, swiglu, gather, s)
+        made = _with_swiglu(gate, up, swiglu, gather, s)
         if made is not None:
             changes |= {gate: made, up: None, swiglu: None}
             if isinstance(made.epilogue, GateSwiglu) and made.epilogue.whole is not None and gather is not None:
@@ -85,7 +85,7 @@ def fuse_swiglu(g: StepGraph, s: Setting) -> StepGraph:
     return g.replaced(changes)
 
 
-def _gated(gate: Project, up: Project, swiglu: Swiglu, gather: GatherParts | None, s: Setting) -> Project | None:
+def _with_swiglu(gate: Project, up: Project, swiglu: Swiglu, gather: GatherParts | None, s: Setting) -> Project | None:
     """The launch for all of them; it also sends to the other ranks where `gather` would send and there is a kernel for it."""
 
     def made(planes: int) -> KernelType | None:
@@ -139,7 +139,7 @@ def fuse_horizontally(g: StepGraph, s: Setting) -> StepGraph:
         readers = g.readers(first.x)
         later = readers[readers.index(first) + 1 :]
         left = [one for one in later if isinstance(one, Project) and one.plain and one not in changes]
-        kernel, others = _joined(first, left)
+        kernel, others = _fused_horizontally(first, left)
         if kernel is not None:
             name = "+".join(one.name for one in (first, *others))
             segments = tuple(segment for one in (first, *others) for segment in one.segments)
@@ -148,7 +148,7 @@ def fuse_horizontally(g: StepGraph, s: Setting) -> StepGraph:
     return g.replaced(changes)
 
 
-def _joined(first: Project, left: Sequence[Project]) -> tuple[KernelType | None, Sequence[Project]]:
+def _fused_horizontally(first: Project, left: Sequence[Project]) -> tuple[KernelType | None, Sequence[Project]]:
     """The kernel for this product and as many others as can go with it, and these: two may be worth it where one is not."""
     for count in range(len(left), 0, -1):
         for others in combinations(left, count):

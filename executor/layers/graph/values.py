@@ -17,7 +17,7 @@ Form = int | HalfForm
 
 def form_of(kernel: KernelType) -> Form | None:
     """What a kernel multiplies a matrix by instead of f32 activations; None if it takes these."""
-    return kernel.activation_halves or kernel.activation_digits or None
+    return kernel.activation_f16_split or kernel.activation_planes or None
 
 
 def form_name(form: Form) -> str:

@@ -115,8 +115,8 @@ def run_block(b: Builder, context: IrValue) -> None:
 
 @runtime_function("void", context="ptr")
 def report_without_wait(b: Builder, context: IrValue) -> None:
-    """At the end of a block of a kernel that starts early: report it if no thread has waited for the kernels before. Were all
-    blocks like it, the kernel could be over, and the next run, while those before it still do."""
+    """At the end of a block of a dependent kernel: report it if no thread has waited for the kernels before. Were
+    all blocks like it, the kernel could be over, and the next run, while those before it still do."""
     c = Context(context)
     waited = b.memory("i32")
     waited.store(0)

@@ -19,10 +19,10 @@ from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.activation.elementwise import SILU_LOST, Elementwise, times_sigmoid
-from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, tiles_of, windows_of
+from ptxgen.kernels.quantize.f16_split import TILE, WINDOW, tiles_of, windows_of
 from ptxgen.kernels.quantize.forms import F16Split, Int8Planes, OutputForm, form_name, form_of, require_form
-from ptxgen.kernels.quantize.pack_halves import LANES, RUN, lane_runs, write_halves, write_staged_halves
-from ptxgen.kernels.quantize.quantize import write_digits
+from ptxgen.kernels.quantize.pack_f16 import LANES, RUN, lane_runs, write_f16_split, write_staged_f16_split
+from ptxgen.kernels.quantize.quantize import write_planes
 from ptxgen.kernels.registry import GIVEN, register
 from ptxgen.types import F32
 
@@ -127,7 +127,7 @@ class FusedSwiglu(Elementwise):
         y = self.compute(k, k.load(k.arg.gate[index]), k.load(k.arg.up[index]))
         with k.when(live):
             k.store(k.arg.y[index], y)
-        write_digits(k, digits, row, place, [y], live)
+        write_planes(k, digits, row, place, [y], live)
 
     def _write_tile(self, k: KernelBuilder, form: HalfForm) -> None:
         """A window of eight rows, two of them a warp, so that its stores fill whole sectors. A lane makes the 16 values that it
@@ -136,7 +136,7 @@ class FusedSwiglu(Elementwise):
         runs = lane_runs(k, form, row, window, self.rows, self.n)
         gates, ups = ([value for run in runs for value in run.load(k, source)] for source in (k.arg.gate, k.arg.up))
         values = iter([silu * up for silu, up in zip(mathlib.silu_of_each(k, gates), ups, strict=True)])
-        write_halves(k, form, row, window, [x for run in runs for x in run.or_zeros(k, list(islice(values, RUN)))])
+        write_f16_split(k, form, row, window, [x for run in runs for x in run.or_zeros(k, list(islice(values, RUN)))])
 
     def _write_window(self, k: KernelBuilder, form: HalfForm) -> None:
         """A window of a row: a thread computes a value, and the first lanes pack what all have staged."""
@@ -148,7 +148,7 @@ class FusedSwiglu(Elementwise):
             value @= self.compute(k, k.load(k.arg.gate[row, place]), k.load(k.arg.up[row, place]))
         k.store(staged[k.tid.x], value)
         k.barrier()
-        write_staged_halves(k, form, row, k.ctaid.x, 1, staged)
+        write_staged_f16_split(k, form, row, k.ctaid.x, 1, staged)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         y = super().reference(**arguments)["y"]

@@ -1,4 +1,4 @@
-"""Attention that packs its result, for an output projection on an f16 split (quantize/activation_halves.py)."""
+"""Attention that packs its result, for an output projection on an f16 split (quantize/f16_split.py)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ptxgen.dsl.kernel_type import HalfForm, KernelType, Work
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.output import Output, OutShape, Results, Runs, Store
-from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, arrays, pack, tiles_of, unwritten, windows_of
-from ptxgen.kernels.quantize.half_bounds import half_bounds
-from ptxgen.kernels.quantize.pack_halves import PackF16, write_staged_halves
+from ptxgen.kernels.quantize.f16_split import TILE, WINDOW, arrays, pack, tiles_of, unwritten, windows_of
+from ptxgen.kernels.quantize.f16_split_bounds import f16_split_bounds
+from ptxgen.kernels.quantize.pack_f16 import PackF16, write_staged_f16_split
 from ptxgen.types import F32
 
 HEAD_DIMS = (128, 256)
@@ -62,7 +62,7 @@ class F16SplitOutput(Output):
         return pack(shape.rows(out), self.form)._asdict()
 
     def bounds(self, shape: OutShape, out: NDArray[Any], bound: Any) -> dict[str, NDArray[Any]]:
-        return half_bounds(shape.rows(out), shape.rows(bound), self.form)
+        return f16_split_bounds(shape.rows(out), shape.rows(bound), self.form)
 
     def work(self, shape: OutShape) -> Work:
         """Without a second read of `out`."""
@@ -82,7 +82,7 @@ class F16SplitOutput(Output):
             with k.when(live & (token < shape.tokens)):
                 store(place, results)
         k.barrier()
-        write_staged_halves(k, self.form, token, first * shape.head_dim // WINDOW, values // WINDOW, staged)
+        write_staged_f16_split(k, self.form, token, first * shape.head_dim // WINDOW, values // WINDOW, staged)
 
     def reduction_grid(self, shape: OutShape) -> tuple[int, int]:
         """A block a window and token."""
@@ -102,4 +102,4 @@ class F16SplitOutput(Output):
                     k.store(k.arg.out[token, head, d], value)
                 k.store(staged[d + number * shape.head_dim], k.select(inside, value, 0.0))
         k.barrier()
-        write_staged_halves(k, self.form, token, window, 1, staged)
+        write_staged_f16_split(k, self.form, token, window, 1, staged)

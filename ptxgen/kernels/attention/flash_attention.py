@@ -19,7 +19,7 @@ from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
-from ptxgen.kernels.attention.halves import LEAST_ERROR, PARTS_ALLOWED, relative_error
+from ptxgen.kernels.attention.f16_parts import LEAST_ERROR, PARTS_ALLOWED, relative_error
 from ptxgen.kernels.attention.paged_cache import TILE, PagedKernel
 from ptxgen.kernels.attention.query_tile import CHUNK, LOG2_E, QUERIES, QueryTile, Running, StagedRows
 from ptxgen.kernels.attention.staging import Staging

@@ -1,4 +1,4 @@
-"""Attention that quantises its result, for an output projection on int8 planes (quantize/activation_digits.py)."""
+"""Attention that quantises its result, for an output projection on int8 planes (quantize/int8_planes.py)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.output import HeadValues, Output, OutShape, Own, Runs, Store, StoreHead, ready
-from ptxgen.kernels.quantize import activation_digits
-from ptxgen.kernels.quantize.digit_bounds import digit_bounds
-from ptxgen.kernels.quantize.quantize import Quantize, write_digits
+from ptxgen.kernels.quantize import int8_planes
+from ptxgen.kernels.quantize.plane_bounds import plane_bounds
+from ptxgen.kernels.quantize.quantize import Quantize, write_planes
 from ptxgen.kernels.shape import require_of
 from ptxgen.types import F32
 
@@ -29,19 +29,19 @@ class Int8PlanesOutput(Output):
     digits: int
 
     def require(self, kernel: KernelType) -> None:
-        require_of(kernel.name, self, "digits", high=max(activation_digits.LARGEST))
+        require_of(kernel.name, self, "digits", high=max(int8_planes.LARGEST))
 
     def arrays(self, shape: OutShape) -> Signature:
-        return {**activation_digits.arrays(shape.tokens, self.digits, shape.size, "out")}
+        return {**int8_planes.arrays(shape.tokens, self.digits, shape.size, "out")}
 
     def unwritten(self, shape: OutShape) -> dict[str, NDArray[Any]]:
-        return activation_digits.unwritten(shape.tokens, self.digits, shape.size)
+        return int8_planes.unwritten(shape.tokens, self.digits, shape.size)
 
     def of(self, shape: OutShape, out: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        return activation_digits.quantize(shape.rows(out), self.digits)._asdict()
+        return int8_planes.quantize(shape.rows(out), self.digits)._asdict()
 
     def bounds(self, shape: OutShape, out: NDArray[Any], bound: Any) -> dict[str, NDArray[Any]]:
-        return digit_bounds(shape.rows(out), shape.rows(bound), self.digits)
+        return plane_bounds(shape.rows(out), shape.rows(bound), self.digits)
 
     def work(self, shape: OutShape) -> Work:
         """Without a second read of `out`."""
@@ -56,7 +56,7 @@ class Int8PlanesOutput(Output):
             value @= result()
             store(d, ready(value))
         place, live = own()
-        write_digits(k, self.digits, token, place, [value], live)
+        write_planes(k, self.digits, token, place, [value], live)
 
     def write_runs(
         self, k: KernelBuilder, shape: OutShape, token: Value | int, first: Value, values: int, runs: Runs, store: Store
@@ -64,4 +64,4 @@ class Int8PlanesOutput(Output):
         for place, results, live in runs:
             with k.when(live):
                 store(place, results)
-            write_digits(k, self.digits, token, first * shape.head_dim + place, results, live)
+            write_planes(k, self.digits, token, first * shape.head_dim + place, results, live)

@@ -149,7 +149,7 @@ class _Q80(KvType):
             return codes.astype(np.int8).reshape(x.shape), scales.astype(np.float16)
 
     def stored(self, x: NDArray[Any], bound: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-        """By intervals, as in digit_bounds.py: the peak is between the largest |x| - bound and the largest |x| + bound, the
+        """By intervals, as in plane_bounds.py: the peak is between the largest |x| - bound and the largest |x| + bound, the
         scale between these over 127, rounded to f32 and then to f16. A code rises with its value, so it is between those of the
         ends of the value, each times the end of 1 / scale that brings it farther out, rounded three times; where the scale may
         be zero it may be any."""

@@ -25,7 +25,7 @@ from ptxgen.kernels.attention.paged_attention import PagedAttention
 from ptxgen.kernels.attention.paged_cache import PagePlace
 from ptxgen.kernels.attention.split import HANDED, softmax_part
 from ptxgen.kernels.attention.tiles import Softmax
-from ptxgen.kernels.quantize.activation_halves import WINDOW
+from ptxgen.kernels.quantize.f16_split import WINDOW
 from ptxgen.kernels.registry import register
 from ptxgen.types import F32, U32
 

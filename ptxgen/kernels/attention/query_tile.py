@@ -3,7 +3,7 @@ stands in shared memory. Which queries these are, and how the tile comes there, 
 
 Everything is mma.sync m16n8k16 of f16 with sums in f32. Lane l holds of a 16 x 8 block of scores or results the rows l / 4 and
 l / 4 + 8, columns 2 (l mod 4) and the next; two blocks of weights side by side are then the left operand of the next product
-without any exchange between lanes. f32 numbers are taken apart (halves.py).
+without any exchange between lanes. f32 numbers are taken apart (f16_parts.py).
 
 A tensor core cuts its sums instead of rounding them. So that this does not add up over a long context, the weighted values of a
 tile are summed from zero and added to those of the tiles before it by a rounded fma.
@@ -19,14 +19,14 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.mathlib import ROUNDER
 from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.attention.halves import Halves, split
+from ptxgen.kernels.attention.f16_parts import F16Parts, split
 from ptxgen.types import B32, F16, F32, U32
 
 QUERIES: Final = 16
 """Queries of a warp."""
 
 CHUNK: Final = 8
-"""Halves of 16 bytes, which a lane copies at once and a row of an 8 x 8 matrix has."""
+"""Numbers of f16 in 16 bytes, which a lane copies at once and a row of an 8 x 8 matrix has."""
 
 LOG2_E: Final = 1.4426950408889634
 """What scores are multiplied by, so that their weights are powers of two."""
@@ -63,7 +63,7 @@ class Running(NamedTuple):
 
 @dataclass(frozen=True)
 class StagedRows:
-    """`rows` rows of head_dim values in shared memory, each value as `parts` halves. A chunk of 8 high parts is followed by
+    """`rows` rows of head_dim values in shared memory, each value as `parts` f16. A chunk of 8 high parts is followed by
     that of the low ones. A row ends with 16 bytes that nobody uses: an odd number of chunks lets eight rows lie in different
     banks."""
 
@@ -73,7 +73,7 @@ class StagedRows:
 
     @property
     def stride(self) -> int:
-        """Halves from a row to the next."""
+        """f16 numbers from a row to the next."""
         return self.head_dim * self.parts + CHUNK
 
     def make(self, k: KernelBuilder) -> SharedView:
@@ -95,7 +95,7 @@ class StagedRows:
 
 @dataclass(frozen=True)
 class QueryTile:
-    """Queries in `parts` halves, and 32 rows of the cache as `staged` says, whose head_dim is a multiple of 32."""
+    """Queries in `parts` f16, and 32 rows of the cache as `staged` says, whose head_dim is a multiple of 32."""
 
     staged: StagedRows
     parts: int
@@ -214,7 +214,7 @@ def exp2(k: KernelBuilder, x: Value) -> Value:
     return k.fma(tail, r, 1.0) * power
 
 
-def _operand(halves: Sequence[Halves]) -> Operand:
+def _operand(halves: Sequence[F16Parts]) -> Operand:
     low = tuple(half.low for half in halves if half.low is not None)
     return Operand(tuple(half.high for half in halves), low or None)
 

@@ -39,7 +39,7 @@ class RopeFused(QuerySource):
     in norm_rope_scatter. q, k and v stay as they are. k_cache, v_cache: f32[kv_heads, max_len, head_dim]: [:, position] is
     written, and what is before it read; position: u32[1]. A position of max_len or more changes nothing at all.
 
-    The position, the table, biases and gammas are constant, and the caches settled: a launch that starts early loads what it
+    The position, the table, biases and gammas are constant, and the caches settled: a dependent launch loads what it
     needs of them, of the caches a tile a warp, before it waits, if the sequence is short.
     """
 

@@ -18,11 +18,11 @@ from ptxgen.dsl.memory import Element, GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.collective.all_gather import MOST_BLOCKS, MOST_RANKS
-from ptxgen.kernels.collective.digit_words import BLOCK_LANES, DigitWords
+from ptxgen.kernels.collective.plane_words import BLOCK_LANES, PlaneWords
 from ptxgen.kernels.norm.squares import group_squares, rounded_squares
-from ptxgen.kernels.quantize import activation_digits
-from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST
-from ptxgen.kernels.quantize.quantize import LANE_VALUES, Quantize, block_integers, digits_of, packed
+from ptxgen.kernels.quantize import int8_planes
+from ptxgen.kernels.quantize.int8_planes import BLOCK, LARGEST
+from ptxgen.kernels.quantize.quantize import LANE_VALUES, Quantize, block_integers, packed, planes_of
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U32, U64
@@ -46,7 +46,7 @@ class GatherPlanes(KernelType):
 
     x: f32[n / ranks], this rank's slice, of whole blocks of 32; digits: s8[1, digits, n], scales: f32[1, n / 32], sums: s32[1,
     n / 32]: what q8_quantize (digits=1), q16_quantize (2) or q24_quantize (3) make of the whole row. `normed`: what an RMSNorm
-    of the row needs, for kernels that complete it (compose.complete_norm): the digits are those of the f32 products x * gamma,
+    of the row needs, for kernels that complete it (compose.complete_norm): the planes are those of the f32 products x * gamma,
     gamma: f32[n], and squares: f32[n / 32] the sums of x^2 of each 32, as group_squares makes them (norm/squares.py). numbers:
     u32[blocks], inbox: u64[2, ranks, words]: zeros before the first launch, and nobody else's; inboxes: u64[ranks], the
     addresses of the inbox of each rank, this one's included; rank: u32.
@@ -106,9 +106,9 @@ class GatherPlanes(KernelType):
         return self.columns // LANE_VALUES
 
     @property
-    def words(self) -> DigitWords:
+    def words(self) -> PlaneWords:
         """What is made of a slice."""
-        return DigitWords(self.columns, self.digits, self.normed)
+        return PlaneWords(self.columns, self.digits, self.normed)
 
     @property
     def blocks(self) -> int:
@@ -124,7 +124,7 @@ class GatherPlanes(KernelType):
     def gathered(self) -> dict[str, Array]:
         """What is put together on each rank, or made of its slice."""
         squares = {"squares": write(F32, self.n // BLOCK)} if self.normed else {}
-        arrays = {**activation_digits.arrays(1, self.digits, self.n, "out"), **squares}
+        arrays = {**int8_planes.arrays(1, self.digits, self.n, "out"), **squares}
         return {name: replace(array, partial=self.only_sends) for name, array in arrays.items()}
 
     def signature(self) -> Signature:
@@ -184,7 +184,7 @@ class GatherPlanes(KernelType):
         block."""
         quantised = [x * factor for x, factor in zip(xs, gamma, strict=True)] if self.normed else list(xs)
         integers, scale, total = block_integers(k, self.digits, quantised)
-        words = [packed(k, parts) for parts in digits_of(integers, self.digits)]
+        words = [packed(k, parts) for parts in planes_of(integers, self.digits)]
         of_block = [scale, total, *([group_squares(k, xs)] if self.normed else [])]
         return [*words, *(k.bits(value, U32) for value in of_block)]
 
@@ -192,9 +192,9 @@ class GatherPlanes(KernelType):
         """Those of a lane of a rank."""
         words, block = self.words, lane // BLOCK_LANES
         found = []
-        for digit in range(self.digits):
-            whole = k.arg.digits[0, digit, rank * self.columns + lane * LANE_VALUES]
-            found.append(Word(lane + words.start("digits", digit), replace(whole, dtype=U32), leads=False))
+        for plane in range(self.digits):
+            whole = k.arg.digits[0, plane, rank * self.columns + lane * LANE_VALUES]
+            found.append(Word(lane + words.start("digits", plane), replace(whole, dtype=U32), leads=False))
         for name in words.of_blocks:
             array: GlobalArray = getattr(k.arg, name)
             whole = array.at(*[0] * len(array.shape))[rank * words.blocks + block]
@@ -210,7 +210,7 @@ class GatherPlanes(KernelType):
         numbers = arguments["numbers"] + np.uint32(1)
         x: NDArray[np.float32] = arguments["x"]
         row = x.reshape(1, self.n) * arguments["gamma"][:1] if self.normed else x.reshape(1, self.n)
-        whole: dict[str, NDArray[Any]] = activation_digits.quantize(row, self.digits)._asdict()
+        whole: dict[str, NDArray[Any]] = int8_planes.quantize(row, self.digits)._asdict()
         if self.normed:
             whole["squares"] = rounded_squares(x.reshape(self.n))
         slices = [self._slices(array).view(np.uint32).astype(np.uint64) for array in whole.values()]
@@ -273,7 +273,7 @@ class GatherPlanes(KernelType):
         number = int(rng.choice([0, 1, 2**31 - 1, 2**32 - 1]))
         latest = [number - (number % self.inboxes != turn) for turn in range(self.inboxes)]  # that went into each inbox
         inbox = np.array([one % 2**32 << 32 for one in latest], np.uint64).reshape(1, self.inboxes, 1, 1)
-        made = activation_digits.unwritten(ranks, self.digits, self.n)
+        made = int8_planes.unwritten(ranks, self.digits, self.n)
         unwritten = {name: array.reshape(ranks, *self.gathered[name].shape) for name, array in made.items()}
         if self.normed:
             unwritten["squares"] = np.full((ranks, self.n // BLOCK), np.nan, np.float32)

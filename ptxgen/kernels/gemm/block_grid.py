@@ -18,7 +18,7 @@ from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
-from ptxgen.kernels.quantize.activation_halves import TILE, tiles_of, windows_of
+from ptxgen.kernels.quantize.f16_split import TILE, tiles_of, windows_of
 from ptxgen.kernels.shape import require
 from ptxgen.target import MAX_THREADS, WARP_SIZE
 from ptxgen.types import F32, U32

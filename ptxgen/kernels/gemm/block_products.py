@@ -1,5 +1,5 @@
-"""The products of a block of activations by int8 tensor cores: the integer sums of each digit, and how they become numbers that
-are added to totals. The same for f16 stands in half_products.py."""
+"""The products of a block of activations by int8 tensor cores: the integer sums of each plane, and how they become numbers that
+are added to totals. The same for f16 stands in f16_products.py."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.kernels.gemm.weight_tile import TileReader
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.types import F32, S32
 
 Columns = Sequence[Sequence[Value]]
-"""The registers of the second operand of `mma` for a block of activations, by digit."""
+"""The registers of the second operand of `mma` for a block of activations, by plane."""
 
 
 Fours = Sequence[Sequence[Sequence[Value]]]
-"""Of each part of a block with one scale: of each digit four sums, or of each of two rows a scale and a minimum."""
+"""Of each part of a block with one scale: of each plane four sums, or of each of two rows a scale and a minimum."""
 
 
 class BlockProducts:
-    """What a lane adds for a block of weights of this format, and as many digits of activations."""
+    """What a lane adds for a block of weights of this format, and as many planes of activations."""
 
     def __init__(self, k: KernelBuilder, format: Format, digits: int) -> None:
         self.k, self.format, self.digits = k, format, digits
-        self.starts = [[k.variable(_start_bits(digits, digit), S32) for _ in range(4)] for digit in range(digits)]
+        self.starts = [[k.variable(_start_bits(digits, plane), S32) for _ in range(4)] for plane in range(digits)]
 
     def scales(self, tile: TileReader, value: int) -> list[list[tuple[Value, ...]]]:
         """The scales of a block, by part of it with one scale, and rows r and r + 8."""
@@ -56,7 +56,7 @@ class BlockProducts:
             added: Value | None = None
             for of_part, of_rows in zip(sums, scales, strict=True):
                 scale = of_rows[c // 2][0]
-                added = self._scaled(scale, [k.bits(of_digit[c], F32) for of_digit in of_part], added)
+                added = self._scaled(scale, [k.bits(of_plane[c], F32) for of_plane in of_part], added)
             assert added is not None
             new = k.fma(x, added, total)
             for of_rows, sum in zip(scales, negative, strict=False):
@@ -64,26 +64,26 @@ class BlockProducts:
             k.assign(total, new)
 
     def _scaled(self, scale: Value, sums: Sequence[Value], before: Value | None) -> Value:
-        """before + scale times what the sums of all digits come to. These are floats whose lower bits are the sums (`_start`),
-        so no conversion is needed. Of one digit scale times its start, taken off in the fma, is exact: a scale is the product
+        """before + scale times what the sums of all planes come to. These are floats whose lower bits are the sums (`_start`),
+        so no conversion is needed. Of one plane scale times its start, taken off in the fma, is exact: a scale is the product
         of an f16 and a code of 8 bits at most, and the start has two bits. Of more the first sum, less what all started with,
         is exact; so is the addition of the second where the two come to under 2^24; the last one is rounded once, if at all."""
         k, digits = self.k, self.digits
         if digits == 1 and before is None:
             scaled: Value = k.fma(scale, sums[0], scale * -_start(1, 0))
             return scaled
-        number = sums[0] - sum(_start(digits, digit) for digit in range(digits))
+        number = sums[0] - sum(_start(digits, plane) for plane in range(digits))
         for other in sums[1:]:
             number = number + other
         return k.fma(scale, number, before) if before is not None else scale * number
 
 
-def _start(digits: int, digit: int) -> float:
-    """What the sums of a digit start with, as a float: 1.5 * 2^23 times what the digit counts. A sum of 32 products of a code
-    and a digit is under 2^20 (255 * 128 * 32), so it changes the lower bits of the mantissa alone, by the unit that it counts:
+def _start(digits: int, plane: int) -> float:
+    """What the sums of a plane start with, as a float: 1.5 * 2^23 times what the plane counts. A sum of 32 products of a code
+    and a plane is under 2^20 (255 * 128 * 32), so it changes the lower bits of the mantissa alone, by the unit that it counts:
     the bits are those of the float of start plus sum times 256^i."""
-    return 1.5 * 2.0 ** (23 + 8 * (digits - 1 - digit))
+    return 1.5 * 2.0 ** (23 + 8 * (digits - 1 - plane))
 
 
-def _start_bits(digits: int, digit: int) -> int:
-    return int.from_bytes(struct.pack("<f", _start(digits, digit)), "little")
+def _start_bits(digits: int, plane: int) -> int:
+    return int.from_bytes(struct.pack("<f", _start(digits, plane)), "little")

@@ -1,5 +1,5 @@
 """`mma_{format}_gemm`: its settings and what follows from them, then how a block of threads goes along k and adds. Its operands
-are read by weight_tile.py and staged_digits.py, and multiplied by block_products.py."""
+are read by weight_tile.py and staged_planes.py, and multiplied by block_products.py."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.launch_config import EARLY_SM, LaunchConfig
+from ptxgen.dsl.launch_config import DEPENDENT_SM, LaunchConfig
 from ptxgen.dsl.memory import Element, Index
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import REPACKED
 from ptxgen.kernels.gemm.block_grid import BlockGrid, BlockPlace, require_warps, warp_place
 from ptxgen.kernels.gemm.block_products import BlockProducts
-from ptxgen.kernels.gemm.staged_digits import COLUMN_TILE, StagedInt8, StageLayout, StageReader
+from ptxgen.kernels.gemm.staged_planes import COLUMN_TILE, StagedInt8, StageLayout, StageReader
 from ptxgen.kernels.gemm.weight_tile import STEP, TILE_ROWS, WeightTile, WeightTileLayout
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED, Int8GemvType
 from ptxgen.kernels.gemv.iteration import kept, load_again, when_below
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.gemv.plane_gemv_type import PACKED, Int8GemvType
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require, require_room
 from ptxgen.target import FULL_WARP, MAX_STATIC_SHARED, WARP_SIZE
@@ -70,7 +70,7 @@ class MmaGemm(Int8GemvType):
 
     @property
     def least_sm(self) -> int:
-        return EARLY_SM if self.pdl else 80
+        return DEPENDENT_SM if self.pdl else 80
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -116,7 +116,7 @@ class MmaGemm(Int8GemvType):
     def launch(self) -> LaunchConfig:
         threads = WARP_SIZE * self.warps * self.split
         resident = max(1, self.resident_threads // threads)
-        return LaunchConfig(grid=self.blocks.groups, block=threads, resident=resident, early=self.pdl)
+        return LaunchConfig(grid=self.blocks.groups, block=threads, resident=resident, dependent=self.pdl)
 
     def emit(self, k: KernelBuilder) -> None:
         block = BlockTile(self, k)
@@ -273,7 +273,7 @@ class BlockTile:
             codes = [[tile.codes(block) for tile in weights] for block in blocks]
             scales = [[self.products.scales(tile, block) for tile in weights] for block in blocks]
             for place in range(self.blocks.column_tiles):
-                digits = [activations_here.digits(place, digit) for digit in range(self.kernel.digits)]
+                digits = [activations_here.digits(place, plane) for plane in range(self.kernel.digits)]
                 for number, block in enumerate(blocks):
                     columns = [one[2 * number : 2 * number + 2] for one in digits]
                     with self._when_block_inside(step, start + block):

@@ -11,10 +11,10 @@ from ptxgen.dsl.memory import Element, GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.formats.packed import PREFETCH
-from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED
-from ptxgen.kernels.gemm.staged_halves import PIECE
+from ptxgen.kernels.gemm.f16_gemm_type import CATALOGUED
+from ptxgen.kernels.gemm.staged_f16 import PIECE
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
-from ptxgen.kernels.quantize.activation_halves import TILE
+from ptxgen.kernels.quantize.f16_split import TILE
 from ptxgen.kernels.segments import MatrixOfBlock
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import U8, U32
@@ -70,7 +70,7 @@ class StagedWeights:
         k, words = self.k, []
         for half in (0, 1):
             row = SharedPart(k, stage + self._row, U8, half * TILE * self.layout.row_stride)
-            pieces: Sequence[tuple[Element, int]] = self.layout.format.half_pieces(row, self.lane)
+            pieces: Sequence[tuple[Element, int]] = self.layout.format.f16_pieces(row, self.lane)
             words.append([word for place, size in pieces for word in k.load_vector(place, size // U32.bytes, U32)])
         return words
 

@@ -1,5 +1,5 @@
 """`stationary_{format}_gemm`: its settings and what follows from them, then how a block of threads goes along k, and in which
-order sums are added. Its activations in registers are held_halves.py's."""
+order sums are added. Its activations in registers are held_f16.py's."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ptxgen.dsl.memory import Element, Index
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemm.block_grid import BlockGrid, BlockPlace, added, apart, matrices_of, moved, require_shares
-from ptxgen.kernels.gemm.half_gemm_type import SUM_UNITS, F16GemmType
-from ptxgen.kernels.gemm.half_products import WindowProducts
-from ptxgen.kernels.gemm.held_halves import ABREAST, HeldWindow
-from ptxgen.kernels.gemm.staged_halves import PIECE
+from ptxgen.kernels.gemm.f16_gemm_type import SUM_UNITS, F16GemmType
+from ptxgen.kernels.gemm.f16_products import WindowProducts
+from ptxgen.kernels.gemm.held_f16 import ABREAST, HeldWindow
+from ptxgen.kernels.gemm.staged_f16 import PIECE
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES, StagedWeights, TileLayout
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
 from ptxgen.kernels.gemv.iteration import advance, when_below
-from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW
+from ptxgen.kernels.quantize.f16_split import STEPS, TILE, WINDOW
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.segments import MatrixOfBlock
 from ptxgen.kernels.shape import require, require_room
@@ -40,15 +40,15 @@ SHARE = PIECE * WARP_SIZE
 @register(format=IN_PIECES)
 @dataclass(frozen=True)
 class StationaryGemm(F16GemmType):
-    """Y = X W^T for few rows of activation halves, by f16 tensor cores: activations stay in registers while weights go by.
+    """Y = X W^T for few rows of an f16 split, by f16 tensor cores: activations stay in registers while weights go by.
 
     y: f32[m, n]; w: u8[n, row_bytes]; halves, scales: as pack_halves writes them, `parts` f16 a value. A row of y has the same
     bits whatever m is and whatever the other rows are; `slices`, `split`, `chains` and `abreast` alone change them. With one
     slice, and not abreast, they are those of half_mma with the same split and chains.
 
     A warp keeps a window of 256 values of `columns` rows of activations and multiplies it with `row_tiles` tiles of 16 rows of
-    weights, one after another, before it takes its next window. Weights come through a ring of `stages` tiles in shared memory
-    that each warp has for itself, so that none waits for others. `split` warps of a block share the
+    weights, one after another, before it takes its next window. Weights come through a pipeline of `stages` tiles in shared
+    memory that each warp has for itself, so that none waits for others. `split` warps of a block share the
     windows, every split-th each, and `slices` blocks share k: each leaves its sums in `partials`, and the last to come adds
     them in their order. counters: u32, zeros before and after a launch. The products of a window go to `chains` sums in turn.
     With `abreast` both parts of up to four rows stand side by side in one tile of activations, and half as many products do.
@@ -107,7 +107,7 @@ class StationaryGemm(F16GemmType):
 
     @property
     def dynamic_shared(self) -> int:
-        """Bytes of shared memory of a block: the rings of its warps, then their sums."""
+        """Bytes of shared memory of a block: the pipelines of its warps, then their sums."""
         return self.split * (self.stages * self.tile.bytes + self.blocks.sums * SHARE)
 
     @property
@@ -121,17 +121,17 @@ class StationaryGemm(F16GemmType):
 
     @property
     def most_row_tiles(self) -> int:
-        """The most tiles of weights of a block whose sums have room beside its rings."""
-        rings = self.stages * self.tile.bytes
-        return (HOPPER.max_shared // self.split - rings) // (self.blocks.column_tiles * SHARE)
+        """The most tiles of weights of a block whose sums have room beside its pipelines."""
+        pipelines = self.stages * self.tile.bytes
+        return (HOPPER.max_shared // self.split - pipelines) // (self.blocks.column_tiles * SHARE)
 
     def launch(self) -> LaunchConfig:
-        """A block that starts early takes more than half of a multiprocessor's shared memory: else some would get two while
+        """A dependent block takes more than half of a multiprocessor's shared memory: else some would get two while
         others, where the kernels before still run, get none."""
         threads = WARP_SIZE * self.split
         shared = max(self.dynamic_shared, HOPPER.max_shared // 2 + 1) if self.pdl else self.dynamic_shared
         resident = max(1, self.resident_threads // threads)
-        return LaunchConfig(self.blocks.groups * self.slices, threads, resident, early=self.pdl, dynamic_shared=shared)
+        return LaunchConfig(self.blocks.groups * self.slices, threads, resident, dependent=self.pdl, dynamic_shared=shared)
 
     def emit(self, k: KernelBuilder) -> None:
         block = StationaryTile(self, k)
@@ -160,9 +160,9 @@ class StationaryTile:
         self.part: Index = k.warp if kernel.split > 1 else 0
         self.weights = StagedWeights(k, kernel.tile, kernel.format.row_bytes(kernel.k), self.matrix)
         self.zero = k.f32(0.0)
-        ring, shared = kernel.stages * kernel.tile.bytes, k.symbol_address(k.dynamic_shared(U32).name)
-        self.ring = moved(k, shared, self.part, ring)
-        self.all_sums = shared + k.lane * PIECE + kernel.split * ring
+        pipeline, shared = kernel.stages * kernel.tile.bytes, k.symbol_address(k.dynamic_shared(U32).name)
+        self.pipeline = moved(k, shared, self.part, pipeline)
+        self.all_sums = shared + k.lane * PIECE + kernel.split * pipeline
         self.sums = moved(k, self.all_sums, self.part, self.blocks.sums * SHARE)
 
     def add_products(self) -> None:
@@ -170,9 +170,9 @@ class StationaryTile:
         kernel, k = self.kernel, self.k
         first, end = self.place.windows()
         first = first + self.part if isinstance(first, Value) or first else self.part
-        ring = StationaryPipeline(self, first, end)
+        pipeline = StationaryPipeline(self, first, end)
         for _ in range(kernel.stages - 1):
-            ring.fetch()
+            pipeline.fetch()
         if kernel.pdl:
             k.griddepcontrol(action="wait")
             k.griddepcontrol(action="launch_dependents")
@@ -181,7 +181,7 @@ class StationaryTile:
         for window in k.strided(first, end, step=kernel.split):
             held = HeldWindow(kernel, k, self.place.column, window)
             for offset in k.strided(0, self.blocks.sums * SHARE, step=self.blocks.column_tiles * SHARE):
-                self._add_tile(self.sums + offset, ring.take(), held)
+                self._add_tile(self.sums + offset, pipeline.take(), held)
 
     def _add_tile(self, sums: Value, raw: Sequence[Sequence[Value]], held: HeldWindow) -> None:
         """Add the products of a tile of weights to the sums that lie there."""
@@ -251,8 +251,8 @@ class StationaryPipeline:
         self._end = end
         self._window = k.variable(first, U32)
         self._tile = k.variable(0, U32)
-        self._filled, self._taken = (k.variable(block.ring, U32) for _ in range(2))
-        self._last = block.ring + (kernel.stages - 1) * kernel.tile.bytes
+        self._filled, self._taken = (k.variable(block.pipeline, U32) for _ in range(2))
+        self._last = block.pipeline + (kernel.stages - 1) * kernel.tile.bytes
 
     def fetch(self) -> None:
         """Begin to copy the next tile, if there is one, to the stage after the one that was last filled; a group of copies in
@@ -280,4 +280,4 @@ class StationaryPipeline:
         return words
 
     def _after(self, stage: Value) -> Value:
-        return self.k.select(stage == self._last, self.block.ring, stage + self.kernel.tile.bytes)
+        return self.k.select(stage == self._last, self.block.pipeline, stage + self.kernel.tile.bytes)

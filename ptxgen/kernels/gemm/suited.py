@@ -10,17 +10,17 @@ from typing import Any, Final, TypeVar
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.formats import Format
 from ptxgen.kernels.gemm.block_grid import LARGEST_TILE
-from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
-from ptxgen.kernels.gemm.held_halves import ABREAST
+from ptxgen.kernels.gemm.f16_mma_gemm import HalfMmaGemm
+from ptxgen.kernels.gemm.held_f16 import ABREAST
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
-from ptxgen.kernels.gemm.staged_digits import COLUMN_TILE
-from ptxgen.kernels.gemm.staged_halves import SplitStageLayout
+from ptxgen.kernels.gemm.staged_f16 import SplitStageLayout
+from ptxgen.kernels.gemm.staged_planes import COLUMN_TILE
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES
 from ptxgen.kernels.gemm.stationary_gemm import MOST_COLUMNS, StationaryGemm
 from ptxgen.kernels.gemm.weight_tile import STEP, TILE_ROWS
 from ptxgen.kernels.gemm.wgmma_gemm import COLUMNS, WgmmaGemm
-from ptxgen.kernels.quantize.activation_digits import BLOCK
-from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, windows_of
+from ptxgen.kernels.quantize.f16_split import TILE, WINDOW, windows_of
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.kernels.suited import MULTIPROCESSORS
 from ptxgen.target import HOPPER, WARP_SIZE
 
@@ -28,7 +28,7 @@ ENOUGH_WARPS: Final = 1024
 """Warps of `mma` that keep such a GPU busy: eight for nearly every multiprocessor. Not measured."""
 
 MOST_DIGITS: Final = 96
-"""Of `mma`: rows of activations times digits times parts of k, of a step each, that fit shared memory twice, beside weights."""
+"""Of `mma`: rows of activations times planes times parts of k, of a step each, that fit shared memory twice, beside weights."""
 
 WIDE: Final = 16384
 """Of `half_mma`: rows of weights from which on blocks are enough for fewer warps to share k and to have fewer rows."""
@@ -101,7 +101,7 @@ def half_mma(
     many_scales = format.half_run < WINDOW // 4  # which take registers of their own
     row_tiles = 1 if (few and wide) or many_scales else 2
     if split is None:
-        split = min(_half_mma_split(k, n, m), windows_of(k))
+        split = min(_f16_mma_split(k, n, m), windows_of(k))
     if chains is None:
         chains = 4 // row_tiles if few else 1
     resident = (512 if wide and not many_scales else 384) if few else 256
@@ -115,7 +115,7 @@ def half_mma(
     return HalfMmaGemm(format, k=k, n=n, m=m, parts=parts, **settings)
 
 
-def _half_mma_split(k: int, n: int, m: int) -> int:
+def _f16_mma_split(k: int, n: int, m: int) -> int:
     if m > 2 * TILE:
         return 2 if n >= WIDE else 4
     if m > TILE:
@@ -169,7 +169,7 @@ SUITED: Final[Mapping[type[KernelType], Callable[..., KernelType]]] = {
     StationaryGemm: stationary,
     WgmmaGemm: wgmma,
 }
-"""By type, its kernel that suits a format, k, n, m and the digits or parts of an activation."""
+"""By type, its kernel that suits a format, k, n, m and the planes or parts of an activation."""
 
 
 def stationary_of_all(

@@ -16,12 +16,12 @@ from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.formats.half_weights import HalfMinima, HalfWeights
 from ptxgen.kernels.gemm.block_grid import BlockPlace
-from ptxgen.kernels.gemm.half_gemm_type import F16GemmType
-from ptxgen.kernels.gemm.half_products import operand
-from ptxgen.kernels.gemm.staged_halves import SplitStageLayout, StagedF16
+from ptxgen.kernels.gemm.f16_gemm_type import F16GemmType
+from ptxgen.kernels.gemm.f16_products import operand
+from ptxgen.kernels.gemm.staged_f16 import SplitStageLayout, StagedF16
 from ptxgen.kernels.gemm.staged_weights import StagedWeights, TileLayout
 from ptxgen.kernels.gemv.iteration import advance, kept, load_again, when_below
-from ptxgen.kernels.quantize.activation_halves import STEPS, TILE
+from ptxgen.kernels.quantize.f16_split import STEPS, TILE
 from ptxgen.kernels.segments import MatrixOfBlock
 from ptxgen.target import WARPGROUP_SIZE
 

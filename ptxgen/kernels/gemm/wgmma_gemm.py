@@ -1,5 +1,5 @@
 """`wgmma_{format}_gemm`: its settings and what follows from them. How a block of threads works stands in warpgroup_tile.py,
-where it finds its activations in staged_halves.py."""
+where it finds its activations in staged_f16.py."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemm.block_grid import BlockGrid, matrices_of, require_shares
-from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, SUM_UNITS, F16GemmType
+from ptxgen.kernels.gemm.f16_gemm_type import CATALOGUED, SUM_UNITS, F16GemmType
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES
 from ptxgen.kernels.gemm.warpgroup_tile import WarpgroupBlock, WarpgroupTile
-from ptxgen.kernels.quantize.activation_halves import STEPS, WINDOW
+from ptxgen.kernels.quantize.f16_split import STEPS, WINDOW
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require, require_room
 from ptxgen.target import HOPPER, WARPGROUP_SIZE, Target
@@ -29,7 +29,7 @@ COLUMNS = (8, 16, 24, 32, 48, 64, 96, 128)
 @register(format=WINDOWED)
 @dataclass(frozen=True)
 class WgmmaGemm(F16GemmType):
-    """Y = X W^T for m rows of activation halves, by the warpgroup products of sm_90a.
+    """Y = X W^T for m rows of an f16 split of activations, by the warpgroup products of sm_90a.
 
     y: f32[m, n]; w: u8[n, row_bytes]; halves, scales: as pack_halves writes them, `parts` f16 a value. A row of y has the same
     bits whatever m is and whatever the other rows are.
@@ -107,7 +107,7 @@ class WgmmaGemm(F16GemmType):
 
     def launch(self) -> LaunchConfig:
         threads, shared = WARPGROUP_SIZE * self.warpgroups, self.block.shared_bytes
-        return LaunchConfig(self.blocks.groups * self.slices, threads, early=self.pdl, dynamic_shared=shared)
+        return LaunchConfig(self.blocks.groups * self.slices, threads, dependent=self.pdl, dynamic_shared=shared)
 
     def emit(self, k: KernelBuilder) -> None:
         tile = WarpgroupTile(self, self.block, k)

@@ -1,5 +1,5 @@
 """The blocks of threads of a GEMV on int8 planes that multiply matrices of one format: their settings, and the sizes that
-follow from these. How they go along a row stands in chunks.py, turns.py and weight_ring.py."""
+follow from these. How they go along a row stands in chunks.py, row_groups.py and weight_pipeline.py."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import cached_property
 from typing import Final
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.launch_config import RING_SHARED
+from ptxgen.dsl.launch_config import PIPELINE_SHARED
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.fragments import Fragments
-from ptxgen.kernels.gemv.ring_layout import LINE, PIECE, RingLayout
-from ptxgen.kernels.gemv.shared_digits import Layout, chunks, dynamic_bytes
+from ptxgen.kernels.gemv.pipeline_layout import LINE, PIECE, PipelineLayout
+from ptxgen.kernels.gemv.shared_planes import Layout, chunks, dynamic_bytes
 from ptxgen.kernels.gemv.source import PlaneSource
 from ptxgen.kernels.segments import BlockMatrix, LastMatrix, MatrixOfBlock
 from ptxgen.kernels.shape import require
@@ -23,8 +23,8 @@ from ptxgen.target import WARP_SIZE
 MOST_RESIDENT: Final = 2048
 """Threads of a multiprocessor."""
 
-MOST_SLOTS: Final = 32
-"""Of a ring: more are of no use."""
+MOST_STAGES: Final = 32
+"""Of a pipeline: more are of no use."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,18 @@ class Blocks:
     ahead: int
     resident_threads: int
     pdl: bool
-    turns: int
-    ring: int
+    row_groups: int
+    stages: int
     weights: tuple[str, ...] = ("w",)
     """The matrices that a warp has rows of: those of the same numbers of each, which rows_per_warp counts together."""
     kept_bytes: int = 0
     """Bytes of static shared memory that the epilogues take for each result of a block."""
     paced: bool = False
-    """Whether the copies of a slot of a ring are begun, before the launch before has ended, when those of the slot before have
-    come, and not all at once. What is under way delays the end of that launch."""
+    """Whether the first copies into a stage start when those of the previous stage have arrived, and not all at once: before
+    the previous launch has ended, copies in flight delay its end."""
     late_from: int | None = None
-    """Where copies are paced, the block from which on blocks begin those of slots behind the first when they have waited for
-    the launch before, and asked for the activations; None where none does."""
+    """Where copies are paced, the block from which on blocks start the copies of later stages only when they have waited for
+    the previous launch and loaded the activations; None where none does."""
     beside: bool = False
     """Whether other blocks of the launch have another format: the activations are in the shared memory that the launch asks
     for, in the form of this one's, never in static memory, of which the other blocks would want more."""
@@ -89,7 +89,7 @@ class Blocks:
     @cached_property
     def fragments(self) -> Fragments:
         """How a warp goes along a row."""
-        return Fragments.of_shares(self.format, self.k)
+        return Fragments.by_lane_groups(self.format, self.k)
 
     def matrix_of_block(self, k: KernelBuilder) -> BlockMatrix | None:
         """Which of several matrices a block has rows of; None where there is one."""
@@ -112,9 +112,10 @@ class Blocks:
         return max(1, self.resident_threads // self.format.shared_bytes)
 
     @property
-    def in_turns(self) -> bool:
-        """Whether a warp's sums end in the lanes of their rows, as several turns leave them, and all its rows are there."""
-        return self.turns > 1 or self.ring > 0
+    def in_row_groups(self) -> bool:
+        """Whether a warp's sums end in the lanes of their rows, as several row groups leave them, and all its rows are
+        there."""
+        return self.row_groups > 1 or self.stages > 0
 
     @property
     def lane_results(self) -> int:
@@ -124,12 +125,12 @@ class Blocks:
     @property
     def results_at_once(self) -> int:
         """Results whose rows of weights a warp has at once."""
-        return self.lane_results * self.fragments.shares
+        return self.lane_results * self.fragments.lane_groups
 
     @property
     def warp_results(self) -> int:
         """Results of a warp in all."""
-        return self.results_at_once * self.turns
+        return self.results_at_once * self.row_groups
 
     @property
     def block_rows(self) -> int:
@@ -161,38 +162,38 @@ class Blocks:
     @property
     def stages_at_once(self) -> bool:
         """Whether all activations of a row are in shared memory together."""
-        return self.in_turns or len(chunks(self.format, self.k, 1, self.digits)) == 1
+        return self.in_row_groups or len(chunks(self.format, self.k, 1, self.digits)) == 1
 
     @cached_property
-    def asked_for(self) -> int:
+    def dynamic_shared(self) -> int:
         """Bytes of shared memory that the launch asks for; 0 where what is static does."""
-        if self.ring or self.beside:
-            return self.ringed_bytes(self.ring)
+        if self.stages or self.beside:
+            return self.pipelined_bytes(self.stages)
         return dynamic_bytes(self.format, self.k, self.tokens, self.digits)
 
     @property
     def static_bytes(self) -> int:
-        """Bytes of the static arrays in shared memory that stand beside activations and rings."""
+        """Bytes of the static arrays in shared memory that stand beside activations and pipelines."""
         return self.source.static_bytes + self.block_rows * self.kept_bytes
 
     @cached_property
-    def ring_layout(self) -> RingLayout:
-        """The ring of a warp."""
-        return RingLayout(self.fragments, self.rows_per_warp, self.turns, self.ring)
+    def pipeline_layout(self) -> PipelineLayout:
+        """The pipeline of a warp."""
+        return PipelineLayout(self.fragments, self.rows_per_warp, self.row_groups, self.stages)
 
     @property
-    def ring_start(self) -> int:
-        """Where the rings of a block begin: behind all activations."""
+    def pipeline_start(self) -> int:
+        """Where the pipelines of a block begin: behind all activations."""
         return -(-Layout(self.format, self.k, 1, self.digits).bytes // LINE) * LINE
 
-    def ringed_bytes(self, count: int) -> int:
-        """Bytes of shared memory that all activations and rings of so many slots take."""
-        return self.ring_start + self.num_warps * replace(self.ring_layout, asked=count).bytes
+    def pipelined_bytes(self, count: int) -> int:
+        """Bytes of shared memory that all activations and pipelines of so many stages take."""
+        return self.pipeline_start + self.num_warps * replace(self.pipeline_layout, wanted=count).bytes
 
-    def fits_ring(self, count: int) -> bool:
-        """Whether a ring can have so many slots, and a warp its rows."""
-        room = self.ringed_bytes(count) + self.static_bytes <= RING_SHARED
-        return self.ring_layout.aligned and room and self.warp_results <= self.most_results[0]
+    def fits_stages(self, count: int) -> bool:
+        """Whether a pipeline can have so many stages, and a warp its rows."""
+        room = self.pipelined_bytes(count) + self.static_bytes <= PIPELINE_SHARED
+        return self.pipeline_layout.aligned and room and self.warp_results <= self.most_results[0]
 
     # What is refused
 
@@ -202,47 +203,47 @@ class Blocks:
         require(self, "rows_per_warp", high=8, multiple=len(self.weights))
         require(self, "ahead", high=8)
         require(self, "resident_threads", high=MOST_RESIDENT)
-        require(self, "turns", high=WARP_SIZE)
-        require(self, "ring", low=0, high=MOST_SLOTS)
+        require(self, "row_groups", high=WARP_SIZE)
+        require(self, "stages", low=0, high=MOST_STAGES)
 
     def check(self) -> None:
         """ArgumentError for settings that there cannot be together."""
         self.source.check(self.name, pdl=self.pdl)
         if self.source.row_parts > 1 and not self.stages_at_once:
             raise self._does_not_fit("row_parts")
-        if self.ring:
-            self._check_ring()
-        elif self.turns > 1 and len(chunks(self.format, self.k, 1, self.digits)) > 1:
-            raise self._does_not_fit("turns")
-        if self.in_turns:
-            self._check_turns()
+        if self.stages:
+            self._check_pipeline()
+        elif self.row_groups > 1 and len(chunks(self.format, self.k, 1, self.digits)) > 1:
+            raise self._does_not_fit("row_groups")
+        if self.in_row_groups:
+            self._check_row_groups()
 
     def _does_not_fit(self, setting: str) -> ArgumentError:
         return ArgumentError(
-            f"{self.name}: {setting} must be 1 where activations do not fit shared memory at once, as {self.digits} digits of "
+            f"{self.name}: {setting} must be 1 where activations do not fit shared memory at once, as {self.digits} planes of "
             f"k={self.k}"
         )
 
-    def _check_ring(self) -> None:
+    def _check_pipeline(self) -> None:
         if self.pdl:
             raise ArgumentError(
-                f"{self.name}: with a ring, which is filled before the launch before has ended, pdl must be False"
+                f"{self.name}: with a pipeline, which is filled before the launch before has ended, pdl must be False"
             )
-        if not self.ring_layout.aligned:
+        if not self.pipeline_layout.aligned:
             raise ArgumentError(
-                f"{self.name}: ring must be 0 where rows are no whole pieces of {PIECE} bytes, as those of k={self.k}"
+                f"{self.name}: stages must be 0 where rows are no whole pieces of {PIECE} bytes, as those of k={self.k}"
             )
-        taken = self.asked_for + self.static_bytes
-        if taken > RING_SHARED:
+        taken = self.dynamic_shared + self.static_bytes
+        if taken > PIPELINE_SHARED:
             raise ArgumentError(
-                f"{self.name}: ring must be smaller than {self.ring}, with which a block takes {taken} bytes of shared memory; "
-                f"there are {RING_SHARED}"
+                f"{self.name}: stages must be smaller than {self.stages}, with which a block takes {taken} bytes of shared "
+                f"memory; there are {PIPELINE_SHARED}"
             )
 
-    def _check_turns(self) -> None:
-        what = "turns" if self.turns > 1 else "rows_per_warp"
+    def _check_row_groups(self) -> None:
+        what = "row_groups" if self.row_groups > 1 else "rows_per_warp"
         if self.tokens > 1:
-            one = "turns must be 1" if self.turns > 1 else "ring must be 0"
+            one = "row_groups must be 1" if self.row_groups > 1 else "stages must be 0"
             raise ArgumentError(f"{self.name}: {one} for several rows of activations, here {self.tokens}")
         most, of = self.most_results
         if self.warp_results > most:

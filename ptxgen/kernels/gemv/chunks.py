@@ -16,10 +16,10 @@ from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane
-from ptxgen.kernels.gemv.shared_digits import Layout, SharedDigits, chunks, rows_at_once
+from ptxgen.kernels.gemv.shared_planes import Layout, SharedPlanes, chunks, rows_at_once
 from ptxgen.kernels.gemv.source import PlaneSource
-from ptxgen.kernels.quantize import activation_digits
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize import int8_planes
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.target import MAX_REGISTERS, MAX_STATIC_SHARED, REGISTERS
 from ptxgen.types import F32, U8
 
@@ -31,11 +31,11 @@ MOST_INSTRUCTIONS: Final = 4000
 
 LONG_STEP: Final = 224
 """Instructions of a step, for a row of weights, beyond which the assembler runs out of registers where steps are written out
-(Q3_K from two digits on, Q2_K with three; batches)."""
+(Q3_K from two planes on, Q2_K with three; batches)."""
 
 FEW_ROWS: Final = 8 * BLOCK
 """Rows of a matrix that is as good as any where a step is measured. A row of so many values is whole blocks of any format: the
-rows that a kernel asks the cache for (asked_rows.py) have as many values as this one has rows."""
+rows that a kernel prefetches into L2 (l2_prefetch.py) have as many values as this one has rows."""
 
 Raw = list[tuple[Value, ...]]
 """What was loaded of the fragments of a step, by row of the warp."""
@@ -63,9 +63,9 @@ def takes_parts(blocks: Blocks, parts: int) -> bool:
         return False
     squares = F32.bytes * blocks.k // BLOCK
     static = Layout(blocks.format, blocks.k, 1, blocks.digits).bytes + squares + blocks.static_bytes
-    if not blocks.asked_for and static > MAX_STATIC_SHARED:
+    if not blocks.dynamic_shared and static > MAX_STATIC_SHARED:
         return False
-    return blocks.in_turns or not loops(blocks, chunks(blocks.format, blocks.k, 1, blocks.digits))
+    return blocks.in_row_groups or not loops(blocks, chunks(blocks.format, blocks.k, 1, blocks.digits))
 
 
 def _written_out(steps: int, ahead: int) -> int:
@@ -84,7 +84,7 @@ class StepSize:
 def step_size(blocks: Blocks) -> StepSize:
     """What a step of blocks like these takes."""
     source = PlaneSource(blocks.fragments.values, blocks.digits, blocks.source.batch, blocks.source.normed)
-    one = replace(blocks, source=source, matrices=(FEW_ROWS,), turns=1, ring=0, beside=False, first=0, number=1)
+    one = replace(blocks, source=source, matrices=(FEW_ROWS,), row_groups=1, stages=0, beside=False, first=0, number=1)
     return _step_size(replace(one, paced=False, late_from=None))
 
 
@@ -92,9 +92,9 @@ def step_size(blocks: Blocks) -> StepSize:
 def _step_size(blocks: Blocks) -> StepSize:
     """Counted in a step that is written for nobody."""
     row = read(U8, blocks.n, blocks.format.row_bytes(blocks.k), constant=True)
-    planes = activation_digits.arrays(blocks.tokens, blocks.digits, blocks.k, "in")
+    planes = int8_planes.arrays(blocks.tokens, blocks.digits, blocks.k, "in")
     signature = {**dict.fromkeys(blocks.weights, row), **blocks.source.signature({**planes})}
-    k = KernelBuilder("step", signature, LaunchConfig(blocks.count, blocks.threads, dynamic_shared=blocks.asked_for))
+    k = KernelBuilder("step", signature, LaunchConfig(blocks.count, blocks.threads, dynamic_shared=blocks.dynamic_shared))
     rows = rows_at_once(blocks.format, blocks.k, blocks.tokens, blocks.digits)
     warp = Warp(blocks, k, Layout(blocks.format, blocks.k, rows, blocks.digits))
     before = len(k.body)
@@ -135,10 +135,11 @@ class Warp:
             blocks.first_row(k) if self.matrix is None else k.mad(k.warp, blocks.warp_results, self.matrix.first_row)
         )
         self.first_new = self.first_row
-        """The first row that is no other warp's: with turns the last warp goes back so far that all its rows are there."""
-        if blocks.in_turns and not self.whole:
+        """The first row that is no other warp's: with several row groups the last warp goes back so far that all its rows are
+        there."""
+        if blocks.in_row_groups and not self.whole:
             self.first_row = k.min(self.first_row, self.n - blocks.warp_results)
-        self._first_of_lane = self.first_row + self.lane.share if self.fragments.shares > 1 else self.first_row
+        self._first_of_lane = self.first_row + self.lane.lane_group if self.fragments.lane_groups > 1 else self.first_row
         numbers = [self.number(i) for i in range(blocks.lane_results)]
         # Rows past the end are computed again as the last row, because all warps have to stage and to shuffle.
         self.numbers: list[Value] = []
@@ -149,7 +150,7 @@ class Warp:
             self.numbers.append(number if self.whole else k.min(number, self.n - 1))
             self.rows += [self._row(name, self.numbers[-1]) for name in blocks.weights]
         self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
-        self.shared: SharedDigits = blocks.source.staged(k, layout, self.lane, dynamic=blocks.asked_for > 0)
+        self.shared: SharedPlanes = blocks.source.staged(k, layout, self.lane, dynamic=blocks.dynamic_shared > 0)
         self.totals = [[k.f32(0.0) for _ in range(blocks.tokens)] for _ in self.rows]
 
     def _row(self, name: str, number: Value) -> GlobalArray:
@@ -160,21 +161,21 @@ class Warp:
         return self.matrix.array(name).at(number * self.blocks.format.row_bytes(self.blocks.k))
 
     def number(self, i: int) -> Value:
-        """The number of row i of those that the lane has fragments of at once: neighbouring shares have neighbouring rows. It
-        may be past the end."""
-        return self._first_of_lane + i * self.fragments.shares if i else self._first_of_lane
+        """The number of row i of those that the lane has fragments of at once: neighbouring lane groups have neighbouring rows.
+        It may be past the end."""
+        return self._first_of_lane + i * self.fragments.lane_groups if i else self._first_of_lane
 
     @property
     def own(self) -> Value:
         """The number among the warp's results of the one that the lane has where each lane has one at most: the first lanes of
-        all shares have the first, a row of each share."""
-        if self.fragments.shares == 1:
+        all lane groups have the first, a row of each."""
+        if self.fragments.lane_groups == 1:
             return self.k.lane
-        return self.k.mad(self.lane.place, self.fragments.shares, self.lane.share)
+        return self.k.mad(self.lane.place, self.fragments.lane_groups, self.lane.lane_group)
 
     def sum(self, total: Value) -> Value:
         """The sum of a row's lanes, in each of them."""
-        if self.fragments.shares > 1:
+        if self.fragments.lane_groups > 1:
             total = total + 0.0  # as a whole warp adds the zeros of its other lanes first, which makes 0.0 of -0.0
         return self.k.warp_sum(total, width=self.fragments.lanes)
 
@@ -187,7 +188,7 @@ class Warp:
         """Unpack each row of weights once, and add its products with every one of these rows of activations."""
         runs = [self.lane.unpack(self.k, one) for one in raw]
         count = len(runs[0])
-        # Three digits of a whole fragment's activations would fill the registers, so each row adds a run before any adds the
+        # Three planes of a whole fragment's activations would fill the registers, so each row adds a run before any adds the
         # next. Either way a row adds its runs in the same order.
         share = count if self.blocks.digits < 3 else 1
         for place, number in enumerate(rows):
@@ -199,7 +200,7 @@ class Warp:
 
 class Chunk:
     """The steps from `first` on whose activations are in shared memory together. Steps are counted from `first`. Rows of
-    activations that do not fit there together take turns with the weights that were loaded ahead."""
+    activations that do not fit there together alternate with the weights that were loaded ahead."""
 
     def __init__(self, warp: Warp, first: int, steps: int) -> None:
         self.warp = warp
@@ -257,16 +258,16 @@ class ChunkLoop:
     The weights of `ahead` steps are in registers that the loop hands on, so their loads run on over the ends of chunks; past
     the last step the last block is loaded again, for nothing. Which lanes have a block in a step is asked in every step."""
 
-    def __init__(self, blocks: Blocks, k: KernelBuilder, turns: list[range], most_steps: int) -> None:
+    def __init__(self, blocks: Blocks, k: KernelBuilder, tokens_at_once: list[range], most_steps: int) -> None:
         fragments = blocks.fragments
-        # Rows of activations that take turns meet the weights that are in registers, so a chunk is a step.
-        most = most_steps if len(turns) == 1 else 1
+        # Rows of activations that alternate meet the weights that are in registers, so a chunk is a step.
+        most = most_steps if len(tokens_at_once) == 1 else 1
         self.ahead = min(blocks.ahead, most, _most_ahead(blocks))
         count = -(-fragments.steps // (most // self.ahead * self.ahead))
         self.steps = _rounded_up(-(-fragments.steps // count), self.ahead)
         values = min(blocks.k, self.steps * fragments.values)
-        self.warp = Warp(blocks, k, Layout(blocks.format, values, len(turns[0]), blocks.digits))
-        self._last_turn = turns[-1]
+        self.warp = Warp(blocks, k, Layout(blocks.format, values, len(tokens_at_once[0]), blocks.digits))
+        self._last_tokens = tokens_at_once[-1]
         self._blocks = blocks.k // blocks.format.block
         loaded = [self._load(step * fragments.blocks + self.warp.lane.block) for step in range(self.ahead)]
         self._raw = [[tuple(in_variable(k, one) for one in raw) for raw in step] for step in loaded]
@@ -297,7 +298,7 @@ class ChunkLoop:
         block = start * blocks + warp.lane.block
         everywhere = self._blocks % (self.steps * blocks) == 0
         for number, step in enumerate(self._raw):
-            coming = self._load(block + (number + self.ahead) * blocks) if rows is self._last_turn else None
+            coming = self._load(block + (number + self.ahead) * blocks) if rows is self._last_tokens else None
             with nullcontext() if everywhere else k.when(block + number * blocks < self._blocks):
                 warp.add_step(step, rows, in_chunk, number)
             for old, new in zip(step, coming or (), strict=coming is not None):

@@ -1,5 +1,5 @@
-"""GEMVs on activation digits that are read straight from global memory: one warp a row, or several. The fast ones stand in
-hw_dp4a.py."""
+"""GEMVs on int8 planes of activations that are read straight from global memory: one warp a row, or several. The fast ones
+stand in hw_dp4a.py."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED, Int8GemvType
 from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane
 from ptxgen.kernels.gemv.iteration import advance
-from ptxgen.kernels.gemv.lane_digits import GlobalDigitArrays, GlobalDigits
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.gemv.lane_planes import GlobalPlaneArrays, GlobalPlanes
+from ptxgen.kernels.gemv.plane_gemv_type import PACKED, Int8GemvType
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.kernels.registry import Given, register
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
@@ -54,22 +54,22 @@ class _LaneSum:
                 self._add(k, lane, start.moved(whole), self._moved(source, whole), total)
         return total
 
-    def _add(self, k: KernelBuilder, lane: FragmentLane, cursor: Cursor, source: GlobalDigitArrays, total: Value) -> None:
+    def _add(self, k: KernelBuilder, lane: FragmentLane, cursor: Cursor, source: GlobalPlaneArrays, total: Value) -> None:
         runs = lane.unpack(k, lane.load(k, cursor))
-        k.assign(total, GlobalDigits(k, source, self.kernel.format.has_minimum).add(runs, total))
+        k.assign(total, GlobalPlanes(k, source, self.kernel.format.has_minimum).add(runs, total))
 
-    def _source(self, k: KernelBuilder, lane: FragmentLane) -> GlobalDigitArrays:
+    def _source(self, k: KernelBuilder, lane: FragmentLane) -> GlobalPlaneArrays:
         first = lane.first_value
-        return GlobalDigitArrays(
-            [advance(k.arg.digits.at(0, digit, 0), first, 1) for digit in range(self.kernel.digits)],
+        return GlobalPlaneArrays(
+            [advance(k.arg.digits.at(0, plane, 0), first, 1) for plane in range(self.kernel.digits)],
             advance(k.arg.scales.at(0, 0), first // BLOCK, 1),
             advance(k.arg.sums.at(0, 0), first // BLOCK, 1),
         )
 
-    def _moved(self, source: GlobalDigitArrays, step: Index) -> GlobalDigitArrays:
+    def _moved(self, source: GlobalPlaneArrays, step: Index) -> GlobalPlaneArrays:
         values = self.kernel.fragments.values
-        return GlobalDigitArrays(
-            [advance(digit, step, values) for digit in source.digits],
+        return GlobalPlaneArrays(
+            [advance(plane, step, values) for plane in source.digits],
             advance(source.scales, step, values // BLOCK),
             advance(source.sums, step, values // BLOCK),
         )

@@ -147,7 +147,7 @@ class StoredRows:
     def early(self, warp: Warp) -> list[list[Value | None]]:
         """See Store. Where a block has fewer rows than others nothing is loaded: a warp without a row of its own is given the
         last one, which another warp may be writing."""
-        if warp.blocks.in_turns:
+        if warp.blocks.in_row_groups:
             return []
         if warp.blocks.n % warp.blocks.block_rows:
             return [[None] * len(self.chain) for _ in warp.numbers]

@@ -16,13 +16,13 @@ from ptxgen.formats.packed import Bytes, Run
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.target import WARP_SIZE
 
-MOST_SHARES: Final = 4
+MOST_LANE_GROUPS: Final = 4
 """Rows that a warp goes along side by side. Rows that an eighth of a warp would have lanes for are of no model."""
 
 
 @dataclass(frozen=True)
 class Fragments:
-    """The steps of a warp, or of a share of so many of its lanes, over a row of `k` values: consecutive lanes take consecutive
+    """The steps of a warp, or of a group of so many of its lanes, over a row of `k` values: consecutive lanes take consecutive
     fragments."""
 
     format: Format
@@ -30,16 +30,16 @@ class Fragments:
     lanes: int = WARP_SIZE
 
     @classmethod
-    def of_shares(cls, format: Format, k: int) -> Fragments:
+    def by_lane_groups(cls, format: Format, k: int) -> Fragments:
         """Those of a half or a quarter of a warp if it has a lane for every fragment of a row, so that the other lanes can have
         other rows; else of a warp."""
         needed, lanes = k // format.block * format.fragments, WARP_SIZE
-        while lanes > WARP_SIZE // MOST_SHARES and needed <= lanes // 2:
+        while lanes > WARP_SIZE // MOST_LANE_GROUPS and needed <= lanes // 2:
             lanes //= 2
         return cls(format, k, lanes)
 
     @property
-    def shares(self) -> int:
+    def lane_groups(self) -> int:
         """Rows that a warp goes along side by side."""
         return WARP_SIZE // self.lanes
 
@@ -80,10 +80,10 @@ class Fragments:
 
     def lane(self, k: KernelBuilder) -> FragmentLane:
         """The place of each lane in a step."""
-        share, place = (k.lane // self.lanes, k.lane % self.lanes) if self.shares > 1 else (0, k.lane)
+        lane_group, place = (k.lane // self.lanes, k.lane % self.lanes) if self.lane_groups > 1 else (0, k.lane)
         block, fragment = _divided(place, self.format.fragments, self.lanes)
         group, column = _divided(fragment, self.format.columns // self.format.packed_width)
-        return FragmentLane(self, share, place, block, group, column * self.format.packed_width)
+        return FragmentLane(self, lane_group, place, block, group, column * self.format.packed_width)
 
 
 def _divided(index: Index, divisor: int, size: int = WARP_SIZE) -> tuple[Index, Index]:
@@ -113,11 +113,11 @@ class Cursor:
 
 @dataclass(frozen=True)
 class FragmentLane:
-    """Which fragment of a step a lane takes: its block, and there its group and its first column. Before that its share of the
-    warp, and its place among the lanes of that. Constants or u32."""
+    """Which fragment of a step a lane takes: its block, and there its group and its first column. Before that its lane group of
+    the warp, and its place among the lanes of that. Constants or u32."""
 
     fragments: Fragments
-    share: Index
+    lane_group: Index
     place: Value
     block: Index
     group: Index

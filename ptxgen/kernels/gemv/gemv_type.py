@@ -16,7 +16,7 @@ from ptxgen.dsl.arguments import Array, Signature, read, write
 from ptxgen.dsl.kernel_type import HIDDEN, HalfForm, KernelType, Work
 from ptxgen.formats import Format, find
 from ptxgen.kernels.accuracy import gamma, with_outlier
-from ptxgen.kernels.quantize import activation_digits, activation_halves
+from ptxgen.kernels.quantize import f16_split, int8_planes
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U8
 
@@ -49,11 +49,11 @@ def gemv_arguments(
     format: Format, k: int, n: int, batch: tuple[int, ...] = (), digits: int = 0, halves: HalfForm | None = None
 ) -> Signature:
     """The arguments of a matrix-vector kernel for n rows of k weights. y: f32[*batch, n]; w: u8[n, row_bytes]; x: f32[*batch,
-    k], or the activation digits or halves that stand for it: one row of them where there is no batch."""
+    k], or the int8 planes or the f16 split of activations that stand for it: one row of them where there is no batch."""
     if halves is not None:
-        vector: Signature = {**activation_halves.arrays(prod(batch), k, halves, "in")}
+        vector: Signature = {**f16_split.arrays(prod(batch), k, halves, "in")}
     elif digits:
-        vector = {**activation_digits.arrays(prod(batch), digits, k, "in")}
+        vector = {**int8_planes.arrays(prod(batch), digits, k, "in")}
     else:
         vector = {"x": read(F32, *batch, k)}
     return {"y": write(F32, *batch, n), "w": read(U8, n, format.row_bytes(k), constant=True), **vector}
@@ -92,7 +92,7 @@ class GemvType(KernelType):
         return ()
 
     def signature(self) -> Signature:
-        return gemv_arguments(self.format, self.k, self.n, self.batch, self.activation_digits, self.activation_halves)
+        return gemv_arguments(self.format, self.k, self.n, self.batch, self.activation_planes, self.activation_f16_split)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
         weights, x = self._in_float64(arguments)

@@ -9,12 +9,12 @@ from contextlib import nullcontext
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Element
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.collective.digit_message import DigitMessage
+from ptxgen.kernels.collective.plane_message import PlaneMessage
 from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.chunks import Warp
 from ptxgen.kernels.gemv.epilogue import Chain
 from ptxgen.kernels.gemv.planes import GroupLane, Planes, groups_of_block
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.target import FULL_WARP, WARP_SIZE
 from ptxgen.types import F32, U32
 
@@ -26,7 +26,7 @@ class GroupedRows:
         self.k, self.blocks, self.chain, self.planes = k, blocks, chain, planes
         self._shares_groups = bool(planes.scratch(blocks))
         self._groups = groups_of_block(blocks)
-        self._message: DigitMessage | None = None
+        self._message: PlaneMessage | None = None
 
     def early(self, warp: Warp) -> list[list[Value | None]]:
         """See Store: what the chain needs, and what the planes do."""

@@ -15,28 +15,28 @@ from numpy.typing import NDArray
 from ptxgen.dsl.arguments import Signature
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HIDDEN, Work
-from ptxgen.dsl.launch_config import EARLY_SM, LaunchConfig
+from ptxgen.dsl.launch_config import DEPENDENT_SM, LaunchConfig
 from ptxgen.dsl.parts import PARTS, composed
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import REPACKED, Format, find
 from ptxgen.kernels.accuracy import with_outlier
 from ptxgen.kernels.gemv import emission, epilogue
 from ptxgen.kernels.gemv.blocks import Blocks
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED_WITH_REPACKED, Int8GemvType, relative_bound, runs
 from ptxgen.kernels.gemv.epilogue import Arrays, Epilogue, Float64, Store, StoredRows
 from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.grouped_rows import GroupedRows
 from ptxgen.kernels.gemv.leave_norm import LeaveNorm
 from ptxgen.kernels.gemv.matrices import Fused, FusedWithAnother, GateAndUp, MatrixOperand, OneMatrix
+from ptxgen.kernels.gemv.plane_gemv_type import PACKED_WITH_REPACKED, Int8GemvType, relative_bound, runs
 from ptxgen.kernels.gemv.planes import Planes
 from ptxgen.kernels.gemv.residual import AddResidual
 from ptxgen.kernels.gemv.samples import NARROW, of_one_matrix
 from ptxgen.kernels.gemv.send_planes import SendPlanes
 from ptxgen.kernels.gemv.source import PlaneSource
-from ptxgen.kernels.gemv.suited import RING_ROOM, late_from, most_registers
+from ptxgen.kernels.gemv.suited import PIPELINE_ROOM, late_from, most_registers
 from ptxgen.kernels.gemv.swiglu import SwiGlu
 from ptxgen.kernels.gemv.tokens import Batch, OneToken
-from ptxgen.kernels.quantize.activation_digits import quantize
+from ptxgen.kernels.quantize.int8_planes import quantize
 from ptxgen.kernels.registry import register
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
@@ -58,15 +58,15 @@ class HwDp4aGemv(Int8GemvType):
     num_warps, rows_per_warp: see Blocks; a multiprocessor's registers hold resident_threads threads, of Q6_K half as many. The
     stream of weights: the loads of the first `ahead` steps are issued before the activations are touched; with `pdl` before
     the wait for the kernel that writes them (programmatic dependent launch, sm_90 and later), which takes more registers:
-    between other kernels it is slower. With `turns` a warp takes so many times as many rows, some after others, while the
-    activations stay in shared memory (turns.py), which must hold all of a single row's. With `ring` weights are copied ahead
-    into so many slots of shared memory a warp (weight_ring.py), on sm_90 and later, where `ahead` says nothing; with
-    `holds_next`, too, the next launch may start when the blocks have their sums, and not at once."""
+    between other kernels it is slower. With `row_groups` > 1 a warp computes so many times as many rows, group after group,
+    while the activations stay in shared memory (row_groups.py), which must hold a whole row of them. With `stages` > 0 a warp
+    has a pipeline of so many stages in shared memory (weight_pipeline.py; sm_90 and later; `ahead` has no effect). With
+    `holds_next` the next launch may start when the blocks have their sums, and not at once."""
 
-    # One warp, or share of it, has a row to itself.
-    bit_free = ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl", "turns", "ring", "holds_next")
+    # One warp, or a group of its lanes, has a row to itself.
+    bit_free = ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl", "row_groups", "stages", "holds_next")
     # A matrix may have fewer rows, and its activations may not fit; the last is of its neighbours, too.
-    of_shape = ("turns", "ring", "holds_next")
+    of_shape = ("row_groups", "stages", "holds_next")
     batched_alike = True
     last: Format | None = field(default=None, kw_only=True, metadata=HIDDEN)
     num_warps: int = field(default=8, kw_only=True)
@@ -76,8 +76,8 @@ class HwDp4aGemv(Int8GemvType):
     pdl: bool = field(default=False, kw_only=True)
     normed: bool = field(default=False, kw_only=True)
     row_parts: int = field(default=1, kw_only=True)
-    turns: int = field(default=1, kw_only=True)
-    ring: int = field(default=0, kw_only=True)
+    row_groups: int = field(default=1, kw_only=True)
+    stages: int = field(default=0, kw_only=True)
     holds_next: bool = field(default=False, kw_only=True)
     tokens: OneToken = field(default=OneToken(), kw_only=True, metadata=PARTS)
     segments: OneMatrix = field(default=OneMatrix(), kw_only=True, metadata=PARTS)
@@ -92,8 +92,8 @@ class HwDp4aGemv(Int8GemvType):
         self.tokens.check(self.name)
         self._of_one_matrix().check_numbers()
         self.segments.check(self.name, self.last)
-        if self.holds_next and not self.ring:
-            raise ArgumentError(f"{self.name}: holds_next must be False without a ring")
+        if self.holds_next and not self.stages:
+            raise ArgumentError(f"{self.name}: holds_next must be False without a pipeline")
         for blocks in self.blocks:
             blocks.check()
         if self.epilogue and (self.batch or len(self.results) > 1):
@@ -155,8 +155,8 @@ class HwDp4aGemv(Int8GemvType):
             ahead=self.ahead,
             resident_threads=self.resident_threads,
             pdl=self.pdl,
-            turns=self.turns,
-            ring=self.ring,
+            row_groups=self.row_groups,
+            stages=self.stages,
             weights=weights,
             kept_bytes=sum(one.kept_bytes for one in self.epilogue) * len(weights),
             paced=any(one.paced for one in self.epilogue),
@@ -165,7 +165,7 @@ class HwDp4aGemv(Int8GemvType):
 
     @property
     def fragments(self) -> Fragments:
-        return Fragments.of_shares(self.format, self.k)
+        return Fragments.by_lane_groups(self.format, self.k)
 
     @property
     def sends(self) -> SendPlanes | None:
@@ -182,11 +182,11 @@ class HwDp4aGemv(Int8GemvType):
 
     @property
     def least_sm(self) -> int:
-        return EARLY_SM if self.pdl or self.ring else 75
+        return DEPENDENT_SM if self.pdl or self.stages else 75
 
     @property
     def waits_inside(self) -> bool:  # type: ignore[override]
-        return self.ring > 0
+        return self.stages > 0
 
     @property
     def frees_next_inside(self) -> bool:  # type: ignore[override]
@@ -198,14 +198,14 @@ class HwDp4aGemv(Int8GemvType):
 
     def launch(self) -> LaunchConfig:
         first, *_ = blocks = self.blocks
-        asked_for = max(one.asked_for for one in blocks)
+        dynamic_shared = max(one.dynamic_shared for one in blocks)
         launch = LaunchConfig(
             sum(one.count for one in blocks),
             first.threads,
             max(1, first.threads_at_once // first.threads),
-            early=self.pdl,
-            dynamic_shared=asked_for,
-            shared_room=RING_ROOM if self.ring else 0,
+            dependent=self.pdl,
+            dynamic_shared=dynamic_shared,
+            shared_room=PIPELINE_ROOM if self.stages else 0,
             ranks=1 if self.sends is None else self.sends.ranks,
         )
         most = most_registers(first) if any(one.onto for one in self.epilogue) else None
@@ -340,7 +340,7 @@ class HwDp4aGemv(Int8GemvType):
 
 def _chain(format: Format, k: int) -> int:
     """The most roundings that any product with a matrix of this format goes through on its way into the sum."""
-    return Fragments.of_shares(format, k).steps * runs(format) + (WARP_SIZE.bit_length() - 1)
+    return Fragments.by_lane_groups(format, k).steps * runs(format) + (WARP_SIZE.bit_length() - 1)
 
 
 FUSED: Final = (find("Q4_K"), find("Q5_K"), find("Q8_0"), find("Q6_K"), *REPACKED.values())

@@ -13,7 +13,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.blocks import MOST_RESIDENT, Blocks
 from ptxgen.kernels.gemv.samples import NARROW
-from ptxgen.kernels.gemv.shared_digits import chunks
+from ptxgen.kernels.gemv.shared_planes import chunks
 from ptxgen.kernels.shape import require_of
 from ptxgen.types import F32, U8
 
@@ -110,7 +110,7 @@ class Fused(OneMatrix):
         if fixed["format"].name == "Q4_K":
             yield {"k": 4096, "n": 33, "n2": 8, "digits": 3, "rows_per_warp": 2, "num_warps": 4}
             yield {"k": 1536, "n": 9, "n2": 4, "n3": 3, "digits": 3, "normed": True, **narrow}
-            yield {"k": 4096, "n": 33, "n2": 8, "n3": 7, "digits": 3, "rows_per_warp": 3, "num_warps": 4, "ring": 2}
+            yield {"k": 4096, "n": 33, "n2": 8, "n3": 7, "digits": 3, "rows_per_warp": 3, "num_warps": 4, "stages": 2}
             yield {"k": 3584, "n": 9, "n2": 4, "n3": 3, "digits": 3, "normed": True, "row_parts": 4, **narrow}
             yield {"k": 18944, "n": 2, "n2": 4, "digits": 1, **narrow | {"num_warps": 1}}  # a loop
 
@@ -139,7 +139,7 @@ class FusedWithAnother(Fused):
         if last == blocks.format:
             raise ArgumentError(f"{blocks.name} is for two formats, got {last} for both: one is joined_hw_dp4a's")
         if any(len(chunks(format, blocks.k, 1, blocks.digits)) > 1 for format in (blocks.format, last)):
-            raise ArgumentError(f"{blocks.name}: {blocks.digits} digits of k={blocks.k} do not fit shared memory at once")
+            raise ArgumentError(f"{blocks.name}: {blocks.digits} planes of k={blocks.k} do not fit shared memory at once")
         first = replace(blocks, matrices=(blocks.n, self.n2), beside=True)
         of_last = replace(
             first,
@@ -161,7 +161,7 @@ class FusedWithAnother(Fused):
             two = narrow | {"last_rows_per_warp": 2}
             yield {"k": 1536, "n": 9, "n2": 4, "n3": 11, "digits": 3, "normed": True, **two}
             if fixed["last"].block_bytes % 16 == 0:
-                yield {"k": 3584, "n": 33, "n2": 8, "n3": 9, "digits": 3, "num_warps": 4, "rows_per_warp": 3, "ring": 2}
+                yield {"k": 3584, "n": 33, "n2": 8, "n3": 9, "digits": 3, "num_warps": 4, "rows_per_warp": 3, "stages": 2}
                 yield {"k": 4096, "n": 9, "n2": 4, "n3": 5, "digits": 3, "normed": True, "row_parts": 2, **narrow}
             yield {"k": 1024, "n": 33, "n2": 8, "n3": 9, "digits": 1, "num_warps": 4, "rows_per_warp": 2}  # rows side by side
 

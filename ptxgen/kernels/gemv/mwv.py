@@ -93,7 +93,7 @@ class MwvGemv(CooperativeGemv):
 def rows_by_mwv(kernel: GemvType, m: int) -> tuple[KernelType, ...]:
     """The kernel that multiplies m rows of f32 activations where this one multiplies one: whatever its strategy, so that only
     a row of mwv has the bits that it has alone. None for kernels of other activations."""
-    if kernel.activation_digits or kernel.activation_halves:
+    if kernel.activation_planes or kernel.activation_f16_split:
         return ()
     own = {"num_warps": kernel.num_warps} if isinstance(kernel, MwvGemv) else {}
     return (MwvGemv(kernel.format, k=kernel.k, n=kernel.n, m=m, resident_threads=FOR_SEVERAL, **own),)

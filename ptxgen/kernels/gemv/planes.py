@@ -14,13 +14,13 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Work
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.collective.digit_message import DigitMessage
+from ptxgen.kernels.collective.plane_message import PlaneMessage
 from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.epilogue import Arrays, Epilogue, Exact, Float64
-from ptxgen.kernels.quantize import activation_digits
-from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST
-from ptxgen.kernels.quantize.digit_bounds import digit_bounds
-from ptxgen.kernels.quantize.quantize import Quantize, write_digits
+from ptxgen.kernels.quantize import int8_planes
+from ptxgen.kernels.quantize.int8_planes import BLOCK, LARGEST
+from ptxgen.kernels.quantize.plane_bounds import plane_bounds
+from ptxgen.kernels.quantize.quantize import Quantize, write_planes
 from ptxgen.kernels.shape import require, require_of
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U32
@@ -67,13 +67,13 @@ class Planes(Epilogue):
         return ("counters",) if blocks.block_rows % BLOCK else ()
 
     def signature(self, blocks: Blocks, arguments: Signature) -> Signature:
-        made = activation_digits.arrays(1, self.out_digits, blocks.n, "out")
+        made = int8_planes.arrays(1, self.out_digits, blocks.n, "out")
         counters = {name: update(U32, blocks.n // BLOCK, zeros=True) for name in self.scratch(blocks)}
         return {**arguments, **{PREFIX + name: array for name, array in made.items()}, **counters}
 
     # Emission
 
-    def begin(self, k: KernelBuilder, blocks: Blocks) -> DigitMessage | None:
+    def begin(self, k: KernelBuilder, blocks: Blocks) -> PlaneMessage | None:
         """Write what comes early in the kernel; returns the message by which the planes go to other ranks, if they do."""
         return None
 
@@ -89,11 +89,11 @@ class Planes(Epilogue):
         y: Value,
         loaded: Value | None,
         live: Value,
-        message: DigitMessage | None,
+        message: PlaneMessage | None,
     ) -> None:
         """Write the planes of a group, whose y the lanes have. loaded: the element that `needs` says, loaded where the group is
         live."""
-        write_digits(k, self.out_digits, 0, group.row, [self.quantised(k, group.row, y, loaded, live)], live, PREFIX)
+        write_planes(k, self.out_digits, 0, group.row, [self.quantised(k, group.row, y, loaded, live)], live, PREFIX)
 
     # Reference
 
@@ -108,12 +108,12 @@ class Planes(Epilogue):
 
     def planes_of(self, y: Float64) -> Arrays:
         """The planes of values f64[n] that are quantised, by the names of the arguments."""
-        quantised = activation_digits.quantize(y.reshape(1, -1), self.out_digits)
+        quantised = int8_planes.quantize(y.reshape(1, -1), self.out_digits)
         return {PREFIX + name: array for name, array in quantised._asdict().items()}
 
     def plane_bounds(self, y: Float64, bound: Float64) -> Arrays:
         """How far these may be from `planes_of(y)`, of any f32 values within `bound` of y."""
-        bounds = digit_bounds(y.reshape(1, -1), bound.reshape(1, -1), self.out_digits)
+        bounds = plane_bounds(y.reshape(1, -1), bound.reshape(1, -1), self.out_digits)
         return {PREFIX + name: array for name, array in bounds.items()}
 
     def _counters_again(self, blocks: Blocks) -> Arrays:
@@ -121,7 +121,7 @@ class Planes(Epilogue):
         return {name: np.zeros(blocks.n // BLOCK) for name in self.scratch(blocks)}
 
     def inputs(self, blocks: Blocks, rng: np.random.Generator) -> dict[str, Any]:
-        unwritten = activation_digits.unwritten(1, self.out_digits, blocks.n)
+        unwritten = int8_planes.unwritten(1, self.out_digits, blocks.n)
         inputs: dict[str, Any] = {PREFIX + name: array for name, array in unwritten.items()}
         return inputs | {name: np.zeros(blocks.n // BLOCK, np.uint32) for name in self.scratch(blocks)}
 
@@ -137,13 +137,20 @@ class Planes(Epilogue):
         k = max(fixed["format"].block, 3 * BLOCK)
         yield {"k": k, "n": 32, "num_warps": 2, "rows_per_warp": 4, **three}  # two blocks a group
         if fixed["format"].name == "Q4_K":
-            yield {"k": 2048, "n": 96, "num_warps": 8, "turns": 8, "digits": 2, "out_digits": 3}  # half of a block is past n
-            yield {"k": 2048, "n": 96, "num_warps": 4, "turns": 7, "ring": 2, **three}  # blocks that share groups
-            yield {"k": 4096, "n": 32, "num_warps": 8, "turns": 4, "ring": 3, "normed": True, "row_parts": 2, **three}
+            yield {
+                "k": 2048,
+                "n": 96,
+                "num_warps": 8,
+                "row_groups": 8,
+                "digits": 2,
+                "out_digits": 3,
+            }  # half of a block is past n
+            yield {"k": 2048, "n": 96, "num_warps": 4, "row_groups": 7, "stages": 2, **three}  # blocks that share groups
+            yield {"k": 4096, "n": 32, "num_warps": 8, "row_groups": 4, "stages": 3, "normed": True, "row_parts": 2, **three}
             yield {"k": 18944, "n": 32, "digits": 1, "out_digits": 2, "num_warps": 2}  # a loop
-            yield {"k": 1536, "n": 64, "digits": 2, "out_digits": 1, "num_warps": 8, "turns": 2}  # a partial step alone
+            yield {"k": 1536, "n": 64, "digits": 2, "out_digits": 1, "num_warps": 8, "row_groups": 2}  # a partial step alone
         if fixed["format"].name == "Q8_0":
-            yield {"k": 896, "n": 32, "num_warps": 4, "turns": 4, **three}  # a partial step after others
+            yield {"k": 896, "n": 32, "num_warps": 4, "row_groups": 4, **three}  # a partial step after others
 
 
 def groups_of_block(blocks: Blocks) -> int:

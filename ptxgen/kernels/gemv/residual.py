@@ -61,4 +61,4 @@ class AddResidual(Epilogue):
         yield {"k": 512, "n": 5, "digits": 3, **NARROW}  # the sum is tested in hw_dp4a
         if fixed["format"].name == "Q4_K":
             yield {"k": 512, "n": 4, "digits": 3, **NARROW}  # every warp has rows, so y is loaded early
-            yield {"k": 14336, "n": 5, "digits": 3, "row_parts": 2, "ring": 2, **NARROW}
+            yield {"k": 14336, "n": 5, "digits": 3, "row_parts": 2, "stages": 2, **NARROW}

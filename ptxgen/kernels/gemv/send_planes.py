@@ -15,22 +15,22 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.collective.all_gather import MOST_RANKS
-from ptxgen.kernels.collective.digit_message import (
-    DigitMessage,
+from ptxgen.kernels.collective.plane_message import (
+    PlaneMessage,
     message_arguments,
     message_bounds,
     message_inputs,
     message_reference,
     word_of_lanes,
 )
-from ptxgen.kernels.collective.digit_words import DigitWords
+from ptxgen.kernels.collective.plane_words import PlaneWords
 from ptxgen.kernels.gemv.blocks import Blocks
 from ptxgen.kernels.gemv.epilogue import Arrays
 from ptxgen.kernels.gemv.planes import PREFIX, GroupLane, Planes
-from ptxgen.kernels.gemv.received_digits import in_parts
+from ptxgen.kernels.gemv.received_planes import in_parts
 from ptxgen.kernels.gemv.source import PlaneSource
-from ptxgen.kernels.quantize.activation_digits import BLOCK, ActivationDigits
-from ptxgen.kernels.quantize.quantize import LANE_VALUES, block_integers, digits_of
+from ptxgen.kernels.quantize.int8_planes import BLOCK, ActivationPlanes
+from ptxgen.kernels.quantize.quantize import LANE_VALUES, block_integers, planes_of
 from ptxgen.kernels.shape import require_of
 from ptxgen.types import U32, U64
 
@@ -42,7 +42,7 @@ class SendPlanes(Planes):
 
     y_digits: s8[1, out_digits, ranks * n], y_scales: f32[1, ranks * n / 32], y_sums: s32[1, ranks * n / 32]: of the whole row,
     of which the places of this rank's part are written. y_numbers, y_inbox, y_inboxes and rank: see
-    collective/digit_message.py; a kernel with `row_parts` takes the first number, and the inbox. A launch on each rank is one
+    collective/plane_message.py; a kernel with `row_parts` takes the first number, and the inbox. A launch on each rank is one
     message (LaunchConfig.ranks); between two there must be another gather: send_digits says why."""
 
     suffix: ClassVar[str] = "_sent"
@@ -56,9 +56,9 @@ class SendPlanes(Planes):
         if parts > 1:
             require_of(blocks.name, self, "ranks", low=parts, high=parts)
 
-    def words(self, blocks: Blocks) -> DigitWords:
+    def words(self, blocks: Blocks) -> PlaneWords:
         """What a rank sends."""
-        return DigitWords(blocks.n, self.out_digits, normed=False)
+        return PlaneWords(blocks.n, self.out_digits, normed=False)
 
     @property
     def kept(self) -> Planes:
@@ -76,8 +76,8 @@ class SendPlanes(Planes):
 
     # Emission
 
-    def begin(self, k: KernelBuilder, blocks: Blocks) -> DigitMessage:
-        return DigitMessage(k, self.ranks)
+    def begin(self, k: KernelBuilder, blocks: Blocks) -> PlaneMessage:
+        return PlaneMessage(k, self.ranks)
 
     def write(
         self,
@@ -87,17 +87,17 @@ class SendPlanes(Planes):
         y: Value,
         loaded: Value | None,
         live: Value,
-        message: DigitMessage | None,
+        message: PlaneMessage | None,
     ) -> None:
         assert message is not None
         words = self.words(blocks)
         integers, scale, total = block_integers(k, self.out_digits, [y])
-        of_lanes = [word_of_lanes(k, digit) for (digit,) in digits_of(integers, self.out_digits)]
+        of_lanes = [word_of_lanes(k, plane) for (plane,) in planes_of(integers, self.out_digits)]
         with k.when(live & ((k.lane & (LANE_VALUES - 1)) == 0)):
-            for digit, word in enumerate(of_lanes):
-                whole = k.arg.y_digits[0, digit, k.arg.rank * blocks.n + group.row]
+            for plane, word in enumerate(of_lanes):
+                whole = k.arg.y_digits[0, plane, k.arg.rank * blocks.n + group.row]
                 k.store(replace(whole, dtype=U32), word)
-                message.send(group.row // LANE_VALUES + words.start("digits", digit), word)
+                message.send(group.row // LANE_VALUES + words.start("digits", plane), word)
         with k.when(live & (k.lane == 0)):
             for name, value in (("scales", scale), ("sums", total)):
                 k.store(getattr(k.arg, PREFIX + name)[0, k.arg.rank * words.blocks + group.number], value)
@@ -153,9 +153,9 @@ class SendPlanes(Planes):
         k = max(fixed["format"].block, 3 * BLOCK)
         yield {"k": k, "n": 32, "num_warps": 2, "rows_per_warp": 4, "ranks": 2, **three}  # two blocks a group
         if fixed["format"].name == "Q4_K":
-            parts = {"ring": 3, "normed": True, "row_parts": 2, "ranks": 2}
-            yield {"k": 4096, "n": 64, "num_warps": 8, "turns": 4, **parts, **three}
-            yield {"k": 2048, "n": 96, "num_warps": 8, "turns": 8, "digits": 2, "out_digits": 2, "ranks": 4}
+            parts = {"stages": 3, "normed": True, "row_parts": 2, "ranks": 2}
+            yield {"k": 4096, "n": 64, "num_warps": 8, "row_groups": 4, **parts, **three}
+            yield {"k": 2048, "n": 96, "num_warps": 8, "row_groups": 8, "digits": 2, "out_digits": 2, "ranks": 4}
 
 
 def _together(of_each: list[Mapping[str, NDArray[Any]]], whole: Arrays) -> Arrays:
@@ -169,8 +169,8 @@ def _together(of_each: list[Mapping[str, NDArray[Any]]], whole: Arrays) -> Array
 
 
 def _names() -> tuple[str, ...]:
-    return tuple(PREFIX + name for name in ActivationDigits._fields)
+    return tuple(PREFIX + name for name in ActivationPlanes._fields)
 
 
 def _made(found: Mapping[str, NDArray[Any]]) -> Arrays:
-    return {name: found[PREFIX + name] for name in ActivationDigits._fields}
+    return {name: found[PREFIX + name] for name in ActivationPlanes._fields}

@@ -16,13 +16,13 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import gamma
 from ptxgen.kernels.collective.all_gather import MOST_RANKS
-from ptxgen.kernels.collective.digit_words import DigitWords
+from ptxgen.kernels.collective.plane_words import PlaneWords
 from ptxgen.kernels.gemv.fragments import FragmentLane
-from ptxgen.kernels.gemv.received_digits import ReceivedDigits, in_parts, received_arguments, whole_row
-from ptxgen.kernels.gemv.shared_digits import Layout, NormOfReader, SharedDigits
+from ptxgen.kernels.gemv.received_planes import ReceivedPlanes, in_parts, received_arguments, whole_row
+from ptxgen.kernels.gemv.shared_planes import Layout, NormOfReader, SharedPlanes
 from ptxgen.kernels.norm.rmsnorm import root_units
 from ptxgen.kernels.norm.squares import total_chain
-from ptxgen.kernels.quantize.activation_digits import BLOCK, values
+from ptxgen.kernels.quantize.int8_planes import BLOCK, values
 from ptxgen.kernels.shape import require_of
 from ptxgen.types import F32, U32, U64
 
@@ -52,9 +52,9 @@ class PlaneSource:
         return prod(self.batch)
 
     @property
-    def part_words(self) -> DigitWords:
+    def part_words(self) -> PlaneWords:
         """What is received of a part."""
-        return DigitWords(self.k // self.row_parts, self.digits, self.normed)
+        return PlaneWords(self.k // self.row_parts, self.digits, self.normed)
 
     @property
     def static_bytes(self) -> int:
@@ -77,11 +77,11 @@ class PlaneSource:
         whole = {**arguments, **norm}
         return received_arguments(whole, self.part_words, self.row_parts) if self.row_parts > 1 else whole
 
-    def staged(self, k: KernelBuilder, layout: Layout, lane: FragmentLane, *, dynamic: bool) -> SharedDigits:
+    def staged(self, k: KernelBuilder, layout: Layout, lane: FragmentLane, *, dynamic: bool) -> SharedPlanes:
         """The activations in shared memory, which the launch asks for where it is dynamic."""
         if self.row_parts > 1:
-            return ReceivedDigits(k, layout, lane, dynamic=dynamic, words=self.part_words, parts=self.row_parts)
-        return SharedDigits(k, layout, lane, dynamic=dynamic, norm=NormOfReader(k, self.k) if self.normed else None)
+            return ReceivedPlanes(k, layout, lane, dynamic=dynamic, words=self.part_words, parts=self.row_parts)
+        return SharedPlanes(k, layout, lane, dynamic=dynamic, norm=NormOfReader(k, self.k) if self.normed else None)
 
     def exact(self, arguments: Mapping[str, Any]) -> NDArray[np.float64]:
         """The activations that these arguments stand for, f64[*batch, k]."""

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Final
 
 from ptxgen.dsl.parts import KernelPart
 from ptxgen.formats import RepackedFormat
-from ptxgen.kernels.gemv.digit_gemv_type import SAMPLED_WITH_THREE
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.gemv.plane_gemv_type import SAMPLED_WITH_THREE
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.kernels.shape import require_of
 
 MOST_BATCHED: Final = 8

@@ -19,9 +19,9 @@ from ptxgen.kernels.accuracy import UNIT, with_outlier
 from ptxgen.kernels.norm.row import THREADS, NormRow, scaled
 from ptxgen.kernels.norm.split_rows import MANY_ROWS, SplitRows
 from ptxgen.kernels.norm.squares import GROUP_TREE, inverse_root, row_squares, total_chain
-from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.quantize.forms import F16Split, Int8Planes, OutputForm, form_name, form_of, require_form
-from ptxgen.kernels.quantize.quantize import write_digits
+from ptxgen.kernels.quantize.int8_planes import BLOCK
+from ptxgen.kernels.quantize.quantize import write_planes
 from ptxgen.kernels.registry import GIVEN, Given, register
 from ptxgen.types import F32
 
@@ -44,7 +44,7 @@ class RmsNorm(KernelType):
     and planes are the work of several multiprocessors.
 
     With parts and lane_run (see HalfForm): halves: f16[ceil(m / 8), ceil(hidden / 256), 17, parts, 2, 8, 8]; scales: f32[m,
-    ceil(hidden / 256)]; hidden is a multiple of 4. Rows past the last of a tile have halves, too: zeros.
+    ceil(hidden / 256)]; hidden is a multiple of 4. Rows past the last of a tile are split, too: zeros.
 
     The squares are summed in f32, whose largest value is 3.4e38: from a root mean square of sqrt(3.4e38 / hidden) on (1.8e19 at
     hidden=1, 2.9e17 at 4096) the sum is infinite and the row becomes zeros.
@@ -136,7 +136,7 @@ class RmsNorm(KernelType):
         with k.when(inside):
             k.store(k.arg.y[number, start], scaled(values, scale, gammas))
         weighted = [value * gamma for value, gamma in zip(values, gammas, strict=True)]
-        write_digits(k, digits, number, start, weighted, inside, factor=scale)
+        write_planes(k, digits, number, start, weighted, inside, factor=scale)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         """The planes of gamma * x are exact, since its rounding is."""

@@ -12,8 +12,8 @@ from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.norm.row import THREADS, NormRow, scaled
-from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, tiles_of, windows_of
-from ptxgen.kernels.quantize.pack_halves import LANES, RUN, LaneRun, lane_runs, write_halves, write_staged_halves
+from ptxgen.kernels.quantize.f16_split import TILE, WINDOW, tiles_of, windows_of
+from ptxgen.kernels.quantize.pack_f16 import LANES, RUN, LaneRun, lane_runs, write_f16_split, write_staged_f16_split
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
@@ -86,7 +86,7 @@ class SplitRows:
             results = scaled(values, scale, gammas)
             run.store(k, k.arg.y, results)
             xs += run.or_zeros(k, results)
-        write_halves(k, self._form, row, window, xs)
+        write_f16_split(k, self._form, row, window, xs)
 
     def _write_chunk(self, k: KernelBuilder) -> None:
         """1024 values of a row. Each block adds up the squares of the whole row, so that no block waits for another."""
@@ -99,7 +99,7 @@ class SplitRows:
         k.store(staged[k.tid.x * self._row.width], [k.select(inside, result, 0.0) for result in results])
         k.barrier()
         count = values // WINDOW
-        write_staged_halves(k, self._form, row, k.ctaid.x * count, count, staged)
+        write_staged_f16_split(k, self._form, row, k.ctaid.x * count, count, staged)
 
     def _chunk(self, k: KernelBuilder, row: Value) -> tuple[Value, Value, list[Value]]:
         """Where the thread's values of the block's chunk of a row start, whether they are in the row, and their results."""

@@ -1,6 +1,6 @@
-"""The sum of the squares of a row, in the one order in which all kernels add them that make or read activation digits of an
-RMSNorm: first the 32 values of each block of digits, then these sums. So who computes a block of the row can leave its sum, and
-who reads the row adds what all left."""
+"""The sum of the squares of a row, in the one order in which all kernels add them that make or read int8 planes of activations
+of an RMSNorm: first the 32 values of each block of planes, then these sums. So who computes a block of the row can leave its
+sum, and who reads the row adds what all left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import gamma
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 

@@ -39,7 +39,7 @@ class StreamPart:
 
 class Field(IntEnum):
     """The words of a part. Addresses are not among them: what a kernel reads before it waits for the launch before it has to
-    come from its own constant arguments (conformance/early_start.py)."""
+    come from its own constant arguments (conformance/dependent_launch.py)."""
 
     NUMBER = 0  # of the part
     GROUPS = 1

@@ -17,7 +17,7 @@ from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.errors import ArgumentError, NoRoom
 from ptxgen.formats import find
-from ptxgen.kernels.gemv.shared_digits import Layout
+from ptxgen.kernels.gemv.shared_planes import Layout
 from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW
 from ptxgen.kernels.norm.row import THREADS
 from ptxgen.kernels.persistent.part_table import PartTable, StreamPart
@@ -28,8 +28,8 @@ from ptxgen.kernels.persistent.segments import PIECE, Segments
 from ptxgen.kernels.persistent.staged_activations import StagedActivations, layout_for
 from ptxgen.kernels.persistent.stages import Goal, Source, Stage, StageMatrix
 from ptxgen.kernels.persistent.weight_stream import WeightStream
-from ptxgen.kernels.quantize import activation_digits
-from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST
+from ptxgen.kernels.quantize import int8_planes
+from ptxgen.kernels.quantize.int8_planes import BLOCK, LARGEST
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import ALL, WARP_SIZE, Target
@@ -52,9 +52,9 @@ class PersistentLayer(KernelType):
     attn_q, attn_k and attn_v; yq: f32[queries]; yk, yv: f32[keys]; arrivals: u32[2], zeros before and after.
 
     Every value has the bits that it has by hw_dp4a, rmsnorm_digits and fused_swiglu_digits. n(x), g and m(x) are multiplied as
-    gate_digits, down_digits and next_digits digits. `blocks` blocks must be on the GPU at once. A warp multiplies up to
-    rows_per_warp rows together, which share what is read of the activations, and has a ring of `slots` segments of about 2304
-    bytes in shared memory."""
+    gate_digits, down_digits and next_digits planes. `blocks` blocks must be on the GPU at once. A warp multiplies up to
+    rows_per_warp rows together, which share what is read of the activations, and has a pipeline of `pipeline_stages` segments
+    of about 2304 bytes in shared memory."""
 
     family: ClassVar[str] = "layer"
     name = "persistent_layer"
@@ -62,7 +62,7 @@ class PersistentLayer(KernelType):
     least_sm = 80
     most_code = 168 * 1024
     """The text of nine kernels, whose loops fit the caches one by one."""
-    bit_free = ("blocks", "num_warps", "rows_per_warp", "slots")
+    bit_free = ("blocks", "num_warps", "rows_per_warp", "pipeline_stages")
     hidden: int
     attended: int
     ffn: int
@@ -81,7 +81,7 @@ class PersistentLayer(KernelType):
     blocks: int = field(kw_only=True)
     num_warps: int = field(default=8, kw_only=True)
     rows_per_warp: int = field(default=4, kw_only=True)
-    slots: int = field(default=8, kw_only=True)
+    pipeline_stages: int = field(default=8, kw_only=True)
 
     def __post_init__(self) -> None:
         require(self, "hidden", multiple=BLOCK, high=LARGEST_ROW)
@@ -91,7 +91,7 @@ class PersistentLayer(KernelType):
         require(self, "blocks", high=1024)
         require(self, "num_warps", multiple=THREADS // WARP_SIZE, high=32)
         require(self, "rows_per_warp", low=2, high=8)
-        require(self, "slots", low=self.rows_per_warp, high=64)
+        require(self, "pipeline_stages", low=self.rows_per_warp, high=64)
         named = [bool(name) for name in (self.attn_q, self.attn_k, self.attn_v)]
         if any(named) != bool(self.queries) or any(named[1:]) != bool(self.keys) or named[1] != named[2]:
             raise ArgumentError(
@@ -107,8 +107,8 @@ class PersistentLayer(KernelType):
         if not self.targets():
             most = max(target.max_shared for target in ALL)
             raise NoRoom(
-                f"{self.name}: activations and rings take {self.launch().dynamic_shared} bytes of shared memory and "
-                f"{STATIC_SHARED} more; a block has {most} at most; take fewer slots, rows_per_warp or num_warps"
+                f"{self.name}: activations and pipelines take {self.launch().dynamic_shared} bytes of shared memory and "
+                f"{STATIC_SHARED} more; a block has {most} at most; take fewer stages, rows_per_warp or num_warps"
             )
 
     def targets(self) -> tuple[Target, ...]:
@@ -166,15 +166,15 @@ class PersistentLayer(KernelType):
         return layout_for([matrix.format for matrix in stage.matrices], stage.k, stage.digits)
 
     @property
-    def _slot_bytes(self) -> int:
-        return max(part.segments.slot_bytes for stage in self.stages for part in self.plan(stage))
+    def _stage_bytes(self) -> int:
+        return max(part.segments.stage_bytes for stage in self.stages for part in self.plan(stage))
 
     def signature(self) -> Signature:
         arguments: Signature = {
             "x": update(F32, self.hidden),
             "gated": write(F32, self.ffn),
             **{matrix.result: write(F32, matrix.n) for matrix in self._following},
-            **activation_digits.arrays(1, self.attended_digits, self.attended, "in"),
+            **int8_planes.arrays(1, self.attended_digits, self.attended, "in"),
         }
         for stage in self.stages:
             if stage.gamma:
@@ -189,9 +189,12 @@ class PersistentLayer(KernelType):
         return self.stages[3].matrices if len(self.stages) > 3 else ()
 
     def launch(self) -> LaunchConfig:
-        ring = self.num_warps * self.slots * self._slot_bytes
+        pipeline = self.num_warps * self.pipeline_stages * self._stage_bytes
         return LaunchConfig(
-            grid=self.blocks, block=self.num_warps * WARP_SIZE, dynamic_shared=self.activation_bytes + ring, cooperative=True
+            grid=self.blocks,
+            block=self.num_warps * WARP_SIZE,
+            dynamic_shared=self.activation_bytes + pipeline,
+            cooperative=True,
         )
 
     def emit(self, k: KernelBuilder) -> None:
@@ -199,8 +202,8 @@ class PersistentLayer(KernelType):
         plans = [self.plan(stage) for stage in self.stages]
         warp = k.mad(k.warp, self.blocks, k.ctaid.x)  # neighbours are of different blocks: all have as much to do
         table = PartTable(k, [part for plan in plans for part in plan], warp, self.warps)
-        slots = k.mad(k.warp, self.slots * self._slot_bytes, start + self.activation_bytes)
-        stream = WeightStream(k, table, slots, self.slots)
+        pipeline = k.mad(k.warp, self.pipeline_stages * self._stage_bytes, start + self.activation_bytes)
+        stream = WeightStream(k, table, pipeline, self.pipeline_stages)
         self._fetch_gammas(k)
         k.wait_for_launch_before()
         done = 0
@@ -255,7 +258,7 @@ class PersistentLayer(KernelType):
         """A stream of size 1, activations of which one is massive, and weights that keep the size."""
         from ptxgen.kernels.accuracy import with_outlier
 
-        attended = activation_digits.quantize(with_outlier(rng, 1, self.attended), self.attended_digits)
+        attended = int8_planes.quantize(with_outlier(rng, 1, self.attended), self.attended_digits)
         given: dict[str, Any] = {
             "x": rng.standard_normal(self.hidden).astype(np.float32),
             "gated": np.zeros(self.ffn, np.float32),
@@ -272,7 +275,9 @@ class PersistentLayer(KernelType):
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[PersistentLayer]:
         mixed = "Q4_K", "Q4_K", "Q6_K", "Q4_K", "Q4_K", "Q6_K"
-        yield cls(64, 96, 160, "Q8_0", "Q8_0", "Q8_0", gate_digits=1, attended_digits=2, blocks=2, rows_per_warp=2, slots=3)
+        yield cls(
+            64, 96, 160, "Q8_0", "Q8_0", "Q8_0", gate_digits=1, attended_digits=2, blocks=2, rows_per_warp=2, pipeline_stages=3
+        )
         yield cls(256, 512, 4864, *mixed, queries=67, keys=37, blocks=3)
 
 

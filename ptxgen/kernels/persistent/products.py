@@ -94,7 +94,7 @@ class Products:
             self._add_step(totals, starts, segment, step, refill_at_last)
 
     def _start(self, place: SharedPart, row: Value, segment: Index) -> SharedPart:
-        """Where a row's segment starts in its slot: as far behind a multiple of 16 bytes as in its matrix."""
+        """Where a row's segment starts in its stage: as far behind a multiple of 16 bytes as in its matrix."""
         if self.stream.aligned:
             return place
         one, k = self.segments, self.k
@@ -128,7 +128,7 @@ class Products:
         """Add what was loaded of a step of some rows, the step of this number, to their sums."""
         runs = [self.lane.unpack(self.k, one) for one in raw]
         activations = self.read(number)
-        # Three digits of a whole fragment's activations would fill the registers, as in chunks.py.
+        # Three planes of a whole fragment's activations would fill the registers, as in chunks.py.
         count = len(runs[0])
         share = count if self.stage.digits < 3 else 1
         for start in range(0, count, share):

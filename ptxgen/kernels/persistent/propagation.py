@@ -15,7 +15,7 @@ from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.norm.rmsnorm import rms_bound, rms_normalised
 from ptxgen.kernels.norm.row import NormRow
 from ptxgen.kernels.persistent.stages import Stage, StageMatrix
-from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, values
+from ptxgen.kernels.quantize.int8_planes import BLOCK, LARGEST, values
 
 Vector = NDArray[np.float64]
 
@@ -48,7 +48,7 @@ class LayerBound:
                 (self.results[matrix.result],) = self._products(stage, matrix, normed)
 
     def exact(self) -> dict[str, Vector]:
-        """The results in float64, without any digits."""
+        """The results in float64, without any planes."""
         return {name: result.exact for name, result in self.results.items()}
 
     def bounds(self) -> dict[str, Vector]:

@@ -63,6 +63,6 @@ class Segments:
         return self.row_bytes % PIECE == 0 and (self.count == 1 or self.bytes % PIECE == 0)
 
     @property
-    def slot_bytes(self) -> int:
-        """What a segment takes in the ring: with the bytes around it that share 16 bytes with it."""
+    def stage_bytes(self) -> int:
+        """What a segment takes in the pipeline: with the bytes around it that share 16 bytes with it."""
         return self.bytes if self.aligned else (self.bytes + 2 * (PIECE - 1)) // PIECE * PIECE

@@ -1,5 +1,5 @@
-"""The activation digits that all warps of a block multiply by, in shared memory: as another kernel left them, or made by the
-block itself of f32 values that others wrote. Every block makes all of them, so that nobody waits for another's."""
+"""The int8 planes of activations that all warps of a block multiply by, in shared memory: as another kernel left them, or made
+by the block itself of f32 values that others wrote. Every block makes all of them, so that nobody waits for another's."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.fragments import FragmentLane
-from ptxgen.kernels.gemv.shared_digits import PADDED, PIECE, Layout, SharedLaneDigits, digits_before, padding
+from ptxgen.kernels.gemv.shared_planes import PADDED, PIECE, Layout, SharedLanePlanes, padding, planes_before
 from ptxgen.kernels.norm.squares import inverse_root, row_squares
-from ptxgen.kernels.quantize.activation_digits import BLOCK
-from ptxgen.kernels.quantize.quantize import LANE_VALUES, block_integers, digits_of, packed
+from ptxgen.kernels.quantize.int8_planes import BLOCK
+from ptxgen.kernels.quantize.quantize import LANE_VALUES, block_integers, packed, planes_of
 from ptxgen.types import F32, U32
 
 AT_ONCE = 2
@@ -39,21 +39,21 @@ class StagedActivations:
 
     @property
     def _scales(self) -> Value:
-        return self.start + self.layout.digits * self.layout.digit_bytes
+        return self.start + self.layout.digits * self.layout.plane_bytes
 
     def copy(self, digits: GlobalArray, scales: GlobalArray, sums: GlobalArray) -> None:
         """Stage what a quantising kernel left: s8[1, digits, k], f32[1, k / 32], s32[1, k / 32]."""
         k, layout = self.k, self.layout
-        for digit in range(layout.digits):
-            source = digits.at(0, digit, 0)
+        for plane in range(layout.digits):
+            source = digits.at(0, plane, 0)
             for piece in k.strided(k.tid.x, layout.values // PIECE, step=k.threads):
                 words = k.load_vector(source.at(piece * PIECE)[0], 4, U32)
-                k.store(self._digits(piece * PIECE, digit), words)
+                k.store(self._planes(piece * PIECE, plane), words)
         for block in k.strided(k.tid.x, layout.values // BLOCK, step=k.threads):
             self._store_scale(block, k.load(scales[0, block]), k.load(sums[0, block]))
 
     def normalise(self, hidden: int, x: GlobalArray, gamma: GlobalArray) -> None:
-        """Stage the digits of the RMSNorm of x, f32[hidden], with the bits of rmsnorm_digits."""
+        """Stage the planes of the RMSNorm of x, f32[hidden], with the bits of rmsnorm_digits."""
         k = self.k
         scale = inverse_root(k, row_squares(k, x, hidden), hidden, k.arg.eps)
         self._quantise_all(
@@ -63,19 +63,19 @@ class StagedActivations:
         )
 
     def quantise(self, values: GlobalArray) -> None:
-        """Stage the digits of these f32[k]."""
+        """Stage the planes of these f32[k]."""
         self._quantise_all(lambda first: [self.k.load_vector(values[first], LANE_VALUES)], lambda read: list(read[0]))
 
-    def reader(self, lane: FragmentLane) -> Callable[[Index], SharedLaneDigits]:
+    def reader(self, lane: FragmentLane) -> Callable[[Index], SharedLanePlanes]:
         """What gives the activations that the lane's fragment meets in a step of a row."""
         first, layout = lane.first_value, self.layout
-        digits, scales = self.start + digits_before(layout, first), self._scales + first // BLOCK * layout.scale_bytes
-        return lambda step: SharedLaneDigits(self.k, layout, lane.fragments, digits, scales, 0, step)
+        digits, scales = self.start + planes_before(layout, first), self._scales + first // BLOCK * layout.scale_bytes
+        return lambda step: SharedLanePlanes(self.k, layout, lane.fragments, digits, scales, 0, step)
 
     def _quantise_all(
         self, load: Callable[[Value], Loaded], values: Callable[[Loaded], list[Value]], factor: Value | None = None
     ) -> None:
-        """Stage the digits of what `values` makes of what `load` loads of the activations from one on; they stand for `factor`
+        """Stage the planes of what `values` makes of what `load` loads of the activations from one on; they stand for `factor`
         times that. Loads are AT_ONCE chunks of the block ahead of their use, in a loop: written out it would be longer than all
         products."""
         k, threads, count = self.k, self.k.threads * LANE_VALUES, self.layout.values
@@ -107,8 +107,8 @@ class StagedActivations:
         if factor is not None:
             scale = scale * factor
         with k.when(inside):
-            for digit, parts in enumerate(digits_of(integers, self.layout.digits)):
-                k.store(self._digits(first, digit), packed(k, parts))
+            for plane, parts in enumerate(planes_of(integers, self.layout.digits)):
+                k.store(self._planes(first, plane), packed(k, parts))
             with k.when((k.lane & (BLOCK // LANE_VALUES - 1)) == 0):
                 self._store_scale(first // BLOCK, scale, total)
 
@@ -117,7 +117,7 @@ class StagedActivations:
         at = Element("shared", (self._scales + block * size).register, 0, F32)
         k.store(at, (scale, -(scale * k.f32(total))) if self.layout.format.has_minimum else scale)
 
-    def _digits(self, first: Value, digit: int) -> Element:
+    def _planes(self, first: Value, plane: int) -> Element:
         pad = padding(self.layout.format)
         place = self.k.mad(first // PADDED, pad, self.start + first) if pad else self.start + first
-        return Element("shared", place.register, digit * self.layout.digit_bytes, U32)
+        return Element("shared", place.register, plane * self.layout.plane_bytes, U32)

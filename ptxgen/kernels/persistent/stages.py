@@ -9,7 +9,7 @@ from ptxgen.formats import Format
 
 
 class Source(StrEnum):
-    """Where the activations of a stage come from: digits that a kernel before left, the norm of the stream, gated values."""
+    """Where the activations of a stage come from: planes that a kernel before left, the norm of the stream, gated values."""
 
     DIGITS = "digits"
     NORM = "norm"

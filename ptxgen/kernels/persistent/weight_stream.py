@@ -1,6 +1,6 @@
-"""The weights of a warp as one stream through a ring in shared memory, over the ends of rows, of matrices and of stages: copies
-run ahead of the products by as much as the ring holds, whatever the products wait for. Copies are of whole 16 bytes side by
-side, whatever the format: so each is asked for once, and blocks of 34 or 210 bytes cost no more than others."""
+"""The weights of a warp as one stream through a pipeline in shared memory, over the ends of rows, of matrices and of stages:
+copies run ahead of the products by as much as the pipeline holds, whatever the products wait for. Copies are of whole 16 bytes
+side by side, whatever the format: so each is asked for once, and blocks of 34 or 210 bytes cost no more than others."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class WeightStream:
     """The stream of a warp. Its order is that of the table: part after part, group after group, of a group segment after
     segment, and of these row after row."""
 
-    def __init__(self, k: KernelBuilder, table: PartTable, ring: Value, slots: int) -> None:
-        """ring: where the warp's own `slots` slots start in shared memory. Begins to fill them."""
-        self.k, self.table, self.slots = k, table, slots
-        self._ring = ring
-        self.slot_bytes = max(one.segments.slot_bytes for one in table.parts)
+    def __init__(self, k: KernelBuilder, table: PartTable, pipeline: Value, pipeline_stages: int) -> None:
+        """pipeline: where the warp's own `pipeline_stages` stages start in shared memory. Begins to fill them."""
+        self.k, self.table, self.pipeline_stages = k, table, pipeline_stages
+        self._pipeline = pipeline
+        self.stage_bytes = max(one.segments.stage_bytes for one in table.parts)
         self.aligned = all(one.segments.aligned for one in table.parts)
         self._filled, self._taken = (k.variable(0, U32) for _ in range(2))
         self._part = k.variable(table.entry(0), U32)
@@ -30,17 +30,17 @@ class WeightStream:
         self._stride, self._left, self._bytes = (k.variable(0, U32) for _ in range(3))
         self._places = [k.variable(0, U64) for _ in range(max(len(one.weights) for one in table.parts))]
         self._find_group()
-        for _ in k.strided(0, slots):
+        for _ in k.strided(0, pipeline_stages):
             self._fetch()
 
     def take(self, count: int) -> list[SharedPart]:
         """Where the next `count` segments are, once they have come. `refill` must follow when the warp has read them."""
         k = self.k
-        k.cp_async_wait_group(self.slots - count)
+        k.cp_async_wait_group(self.pipeline_stages - count)
         k.bar_warp_sync(FULL_WARP)
         places = []
         for _ in range(count):
-            places.append(SharedPart(k, self._ring + self._taken, U8))
+            places.append(SharedPart(k, self._pipeline + self._taken, U8))
             k.assign(self._taken, self._next(self._taken))
         return places
 
@@ -50,10 +50,10 @@ class WeightStream:
         for _ in self.k.strided(0, count):
             self._fetch()
 
-    def _next(self, slot: Value) -> Value:
+    def _next(self, stage: Value) -> Value:
         k = self.k
-        after = slot + self.slot_bytes
-        return k.select(after == self.slots * self.slot_bytes, 0, after)
+        after = stage + self.stage_bytes
+        return k.select(after == self.pipeline_stages * self.stage_bytes, 0, after)
 
     def _fetch(self) -> None:
         """Begin to copy the next segment, if there is one; a group of copies in any case."""
@@ -87,8 +87,8 @@ class WeightStream:
             start, total = start - k.u64(behind), total + behind
         at = k.lane * PIECE
         source = start + k.u64(at)
-        target = self._ring + self._filled + at
-        for offset in range(0, self.slot_bytes, WARP_SIZE * PIECE):
+        target = self._pipeline + self._filled + at
+        for offset in range(0, self.stage_bytes, WARP_SIZE * PIECE):
             first = at + offset if offset else at
             taken = None if self.aligned else k.min(total - first, PIECE)
             k.copy_async(

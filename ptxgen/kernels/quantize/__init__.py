@@ -1,1 +1,1 @@
-"""Kernels that turn f32 activations into int8 digits."""
+"""Kernels that turn f32 activations into int8 planes."""

@@ -1,5 +1,5 @@
 """The forms in which kernels write results for the products that read them: int8 planes and f16 split. A form is a part of a
-kernel: its arguments, reference, bound and work; `write_digits` and `write_halves` emit it."""
+kernel: its arguments, reference, bound and work; `write_planes` and `write_f16_split` emit it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ptxgen.arrays import numpy_dtype
 from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import HalfForm, KernelType, Work
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.quantize import activation_digits, activation_halves
-from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST
-from ptxgen.kernels.quantize.activation_halves import TILE
-from ptxgen.kernels.quantize.digit_bounds import digit_bounds
-from ptxgen.kernels.quantize.half_bounds import half_bounds
-from ptxgen.kernels.quantize.pack_halves import RUN
+from ptxgen.kernels.quantize import f16_split, int8_planes
+from ptxgen.kernels.quantize.f16_split import TILE
+from ptxgen.kernels.quantize.f16_split_bounds import f16_split_bounds
+from ptxgen.kernels.quantize.int8_planes import BLOCK, LARGEST
+from ptxgen.kernels.quantize.pack_f16 import RUN
+from ptxgen.kernels.quantize.plane_bounds import plane_bounds
 from ptxgen.kernels.shape import MOST_ROWS, require
 
 
@@ -62,7 +62,7 @@ class OutputForm(ABC):
 
 @dataclass(frozen=True)
 class Int8Planes(OutputForm):
-    """`count` int8 planes with a scale and an exact sum for every 32 values (activation_digits.py)."""
+    """`count` int8 planes with a scale and an exact sum for every 32 values (int8_planes.py)."""
 
     count: int
     suffix = "_digits"
@@ -72,19 +72,19 @@ class Int8Planes(OutputForm):
     flops = 2  # a product and a rounding
 
     def arrays(self, rows: int, n: int) -> dict[str, Array]:
-        return activation_digits.arrays(rows, self.count, n, "out")
+        return int8_planes.arrays(rows, self.count, n, "out")
 
     def reference(self, x: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        return activation_digits.quantize(x, self.count)._asdict()
+        return int8_planes.quantize(x, self.count)._asdict()
 
     def bounds(self, x: NDArray[np.float64], bound: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        return digit_bounds(x, bound, self.count)
+        return plane_bounds(x, bound, self.count)
 
 
 @dataclass(frozen=True)
 class F16Split(OutputForm):
     """One or two f16 for each value, in the order in which tensor cores read them, with a scale for every 256 values
-    (activation_halves.py)."""
+    (f16_split.py)."""
 
     form: HalfForm
     suffix = "_halves"
@@ -93,13 +93,13 @@ class F16Split(OutputForm):
     most_rows = MOST_ROWS // TILE * TILE
 
     def arrays(self, rows: int, n: int) -> dict[str, Array]:
-        return activation_halves.arrays(rows, n, self.form, "out")
+        return f16_split.arrays(rows, n, self.form, "out")
 
     def reference(self, x: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        return activation_halves.pack(x, self.form)._asdict()
+        return f16_split.pack(x, self.form)._asdict()
 
     def bounds(self, x: NDArray[np.float64], bound: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        return half_bounds(x, bound, self.form)
+        return f16_split_bounds(x, bound, self.form)
 
     @property
     def flops(self) -> int:

@@ -41,12 +41,12 @@ def has_outlier(x: NDArray[np.float32], ratio: float) -> bool:
     sums = np.zeros(THREADS)
     for part in wide.reshape(-1, THREADS):
         sums = sums + part * part
-    warps = _added_in_halves(sums.reshape(THREADS // WARP_SIZE, WARP_SIZE).T)
-    total, peak = float(_added_in_halves(warps)), float(np.abs(wide).max(initial=0.0))
+    warps = _added_in_f16(sums.reshape(THREADS // WARP_SIZE, WARP_SIZE).T)
+    total, peak = float(_added_in_f16(warps)), float(np.abs(wide).max(initial=0.0))
     return peak * peak * x.size > ratio * ratio * total
 
 
-def _added_in_halves(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _added_in_f16(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The sum over the first axis, a power of two long."""
     while len(values) > 1:
         half = len(values) // 2

@@ -1,5 +1,5 @@
-"""`q8_quantize`, `q16_quantize` and `q24_quantize`: f32 activations to int8 digits; `write_digits` for the kernels that do it
-to values of their own. What the digits mean is said in activation_digits.py."""
+"""`q8_quantize`, `q16_quantize` and `q24_quantize`: f32 activations to int8 planes; `write_planes` for the kernels that do it
+to values of their own. What the planes mean is said in int8_planes.py."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import OUTLIER
-from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, arrays, quantize, unwritten
+from ptxgen.kernels.quantize.int8_planes import BLOCK, LARGEST, arrays, quantize, unwritten
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import MOST_ROWS, require
 from ptxgen.types import F32, S32, U32
 
 THREADS = 128
 
-# Values of a lane: one 16-byte load, one 4-byte store of digits.
+# Values of a lane: one 16-byte load, one 4-byte store of planes.
 LANE_VALUES = 4
 
 LEAST_USUAL = (127 - 60) << 23  # 2^-60 as bits: so large a peak, over LARGEST, gives a scale of 2^-83 or more
@@ -35,13 +35,13 @@ INFINITE = 0x7F800000  # as bits; those of NaN are larger
 @register(count=LARGEST)
 @dataclass(frozen=True)
 class Quantize(KernelType):
-    """Activations as int8 digits with a scale and an exact sum for every 32.
+    """Activations as int8 planes with a scale and an exact sum for every 32.
 
-    x: f32[rows, n] -> digits: s8[rows, count, n], highest digit first; scales: f32[rows, n / 32]; sums: s32[rows, n / 32], the
+    x: f32[rows, n] -> digits: s8[rows, count, n], highest plane first; scales: f32[rows, n / 32]; sums: s32[rows, n / 32], the
     sums of the blocks' integers. q8: x ~ scale * a, a in -127..127. q16: x ~ scale * (256 a + b), in -32639..32639. q24:
     x ~ scale * (65536 a + 256 b + c), in -8355711..8355711. Each array is contiguous and 16-byte aligned; n is a multiple of
     32. A sum is at most 32 * 8355711, so it overflows for no input. For zeros, infinities, NaN and how far x is from what
-    stands for it see activation_digits.quantize."""
+    stands for it see int8_planes.quantize."""
 
     count: int = field(metadata=HIDDEN)
     n: int
@@ -70,7 +70,7 @@ class Quantize(KernelType):
         # Lanes past the end do the last lane's work again, because shuffles need them all.
         first = k.min(place, last) * LANE_VALUES
         xs = k.load_vector(k.arg.x[row, first], 4)
-        write_digits(k, self.count, row, first, xs, place <= last)
+        write_planes(k, self.count, row, first, xs, place <= last)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         return quantize(arguments["x"], self.count)._asdict()
@@ -98,7 +98,7 @@ class Quantize(KernelType):
             yield cls(n=n, rows=rows, **fixed)
 
 
-def write_digits(
+def write_planes(
     k: KernelBuilder,
     count: int,
     row: Value | int,
@@ -112,14 +112,14 @@ def write_digits(
     or to arguments whose names are these behind a prefix.
 
     xs: the lane's values, one or four of them, so that 32 or 8 lanes side by side have a block of 32, in all of which `live` is
-    the same. All lanes of the warp must come here. Every kernel that makes digits makes them of `block_integers`, so the bits
-    are the same. factor: the digits stand for so many times the values."""
+    the same. All lanes of the warp must come here. Every kernel that makes planes makes them of `block_integers`, so the bits
+    are the same. factor: the planes stand for so many times the values."""
     integers, scale, total = block_integers(k, count, xs)
     if factor is not None:
         scale = scale * factor
     with k.when(live):
-        for digit, parts in enumerate(digits_of(integers, count)):
-            place = getattr(k.arg, f"{prefix}digits")[row, digit, first]
+        for plane, parts in enumerate(planes_of(integers, count)):
+            place = getattr(k.arg, f"{prefix}digits")[row, plane, first]
             if len(parts) == 1:
                 k.store(place, parts[0])
             else:
@@ -130,7 +130,7 @@ def write_digits(
 
 
 def block_integers(k: KernelBuilder, count: int, xs: Sequence[Value]) -> tuple[list[Value], Value, Value]:
-    """The integers (s32) that stand for the lane's values with so many digits; the scale (f32) of the block of 32 that they
+    """The integers (s32) that stand for the lane's values with so many planes; the scale (f32) of the block of 32 that they
     and those of the lanes beside are, and the sum (s32) of its integers. All lanes of the warp must come here.
 
     Nothing here has a branch, as a division has one to its rare cases: behind it the assembler would write all that has a
@@ -169,8 +169,8 @@ def _integer(k: KernelBuilder, ratio: Value, largest: int) -> Value:
     return clamped
 
 
-def digits_of(integers: list[Value], count: int) -> list[list[Value]]:
-    """The digits of all integers, the highest first. Each is the nearest to what is left, so that -128..127 holds it."""
+def planes_of(integers: list[Value], count: int) -> list[list[Value]]:
+    """The planes of all integers, the highest first. Each is the nearest to what is left, so that -128..127 holds it."""
     rest, digits = integers, []
     for _ in range(count - 1):
         above = [(integer + 128) >> 8 for integer in rest]

@@ -82,7 +82,7 @@ def test_a_wrong_intermediate_dim_changes_nothing(executor: CudaExecutor) -> Non
     assert executor.sequence.lengths == [0, 0]
 
 
-def test_digits_that_a_refused_call_would_have_made_are_made_by_the_next(executor: CudaExecutor) -> None:
+def test_planes_that_a_refused_call_would_have_made_are_made_by_the_next(executor: CudaExecutor) -> None:
     gate, up, down = (f"blk.0.ffn_{role}.weight" for role in ("gate", "up", "down"))
     x = executor.buffer(values())
     expected = executor.fused_ffn_swiglu_gpu(x, gate, up, down, HIDDEN, FF).to_numpy()

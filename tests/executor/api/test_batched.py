@@ -129,7 +129,7 @@ def test_what_was_measured_for_so_many_rows_is_used_and_not_where_bits_must_not_
 
 
 @pytest.mark.parametrize(("m", "digits"), [(1, 1), (2, None)])
-def test_queries_keys_and_values_are_made_from_digits_that_are_made_once(
+def test_queries_keys_and_values_are_made_from_planes_that_are_made_once(
     m: int, digits: int | None, executor: CudaExecutor
 ) -> None:
     executor.profile = GpuProfile(gemv={"q4k": "mwv_q4k_gemv"})

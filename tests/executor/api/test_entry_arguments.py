@@ -52,7 +52,7 @@ def executor(path: Path) -> Iterator[CudaExecutor]:
     """Loads no kernel and runs none, so none leaves a time."""
     rng = np.random.default_rng(1)
 
-    def load(self: Modules, kernel: KernelType, *, early: bool = False, stamped: bool = False) -> LoadedKernel:
+    def load(self: Modules, kernel: KernelType, *, dependent: bool = False, stamped: bool = False) -> LoadedKernel:
         return LoadedKernel(kernel.name, None)
 
     with pytest.MonkeyPatch.context() as patch, CudaExecutor("emulator", profile=GpuProfile()) as made:

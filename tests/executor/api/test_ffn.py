@@ -99,7 +99,7 @@ def test_sizes_that_the_weights_know_may_be_left_out(executor: CudaExecutor, x: 
     np.testing.assert_array_equal(gelu, executor.fused_ffn_q4k(x, None, "up", "down", HIDDEN, FF))
 
 
-def test_true_dp4a_is_on_digits_whatever_the_profile(executor: CudaExecutor, x: NDArray[np.float32]) -> None:
+def test_true_dp4a_is_on_planes_whatever_the_profile(executor: CudaExecutor, x: NDArray[np.float32]) -> None:
     records: list[LaunchRecord] = []
     executor.profile = GpuProfile(gemv={format.id: f"mwv_{format.id}_gemv" for format in FORMATS.values()})
     executor.launcher.observers.append(records.append)

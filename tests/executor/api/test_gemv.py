@@ -157,7 +157,7 @@ def test_a_numpy_array_is_read_and_written_in_place_on_the_emulator(executor: Cu
     np.testing.assert_array_equal(y, np.zeros(N))
 
 
-def test_digits_can_be_asked_for(executor: CudaExecutor) -> None:
+def test_planes_can_be_asked_for(executor: CudaExecutor) -> None:
     executor.load_weight("w", blocks("Q4_K"), "Q4_K", (N, K))
     x, made = executor.buffer(activations()), {}
     for digits in (1, 2, 3):

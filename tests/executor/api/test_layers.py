@@ -39,7 +39,7 @@ def exact(path: Path, given: list[NDArray[np.float32]]) -> NDArray[np.float64]:
 
 
 def makes_digits(record: LaunchRecord) -> bool:
-    """Whether the launch writes activations as int8 digits."""
+    """Whether the launch writes activations as int8 planes."""
     digits = record.kernel.signature().get("digits")
     return isinstance(digits, Array) and digits.direction == "out"
 
@@ -91,7 +91,7 @@ def test_a_layer_quantises_each_input_once(ways: FiveWays) -> None:
         assert all("digits" in record.arguments for record in readers)
 
 
-def test_digits_are_made_again_when_the_buffer_was_written(executor: CudaExecutor) -> None:
+def test_planes_are_made_again_when_the_buffer_was_written(executor: CudaExecutor) -> None:
     weight = "blk.0.attn_q.weight"
     records: list[LaunchRecord] = []
     x, y = executor.buffer(inputs()[0]), executor.zeros(HIDDEN)
@@ -116,7 +116,7 @@ def test_digits_are_made_again_when_the_buffer_was_written(executor: CudaExecuto
     assert quantisations() == 4
 
 
-def test_digits_are_made_again_when_the_array_was_written_through_another_buffer(executor: CudaExecutor) -> None:
+def test_planes_are_made_again_when_the_array_was_written_through_another_buffer(executor: CudaExecutor) -> None:
     array, y = np.array(inputs()[0]), executor.zeros(HIDDEN)
     x = as_buffer(executor.device, array)
     executor.q4k_gemv_into("blk.0.attn_q.weight", x, y, HIDDEN, HIDDEN)
@@ -128,7 +128,7 @@ def test_digits_are_made_again_when_the_array_was_written_through_another_buffer
     np.testing.assert_array_equal(y.to_numpy(), fresh.to_numpy())
 
 
-def test_digits_keep_no_array_of_the_caller_alive(executor: CudaExecutor) -> None:
+def test_planes_keep_no_array_of_the_caller_alive(executor: CudaExecutor) -> None:
     array, y = np.array(inputs()[0]), executor.zeros(HIDDEN)
     owner = weakref.ref(array)
     executor.q4k_gemv_into("blk.0.attn_q.weight", array, y, HIDDEN, HIDDEN)

@@ -90,24 +90,26 @@ def test_a_bundle_has_the_plain_form_whatever_the_environment_says(monkeypatch: 
 def test_turns_are_of_the_shape_that_was_measured_alone() -> None:
     """Another shape may have too few rows, or activations that do not fit shared memory at once."""
     gpu = GpuModel("a GPU", "sm_90", 132)
-    settings = {"num_warps": 4, "rows_per_warp": 4, "turns": 8}
+    settings = {"num_warps": 4, "rows_per_warp": 4, "row_groups": 8}
     entry = TuningEntry("accurate", "q4k", 4096, 4096, "hw_dp4a_q4k_gemv", settings)
     profile = GpuProfile(tables=(TuningTable("a test", gpu, (entry,), shipped=True),))
     chosen = {(k, n): profile.choose(Q4_K, k, n).kernel.parameters() for k, n in ((4096, 4096), (4096, 4), (28672, 4096))}
-    assert [one["turns"] for one in chosen.values()] == [8, 1, 1]
+    assert [one["row_groups"] for one in chosen.values()] == [8, 1, 1]
     assert all(one["rows_per_warp"] == 4 for one in chosen.values())
 
 
 def test_a_named_kernel_that_a_matrix_cannot_have_says_which_matrix() -> None:
-    profile = GpuProfile(gemv={"q4k": "hw_dp4a_q4k_gemv:turns=4"})
-    assert profile.choose(Q4_K, 4096, 64).kernel.parameters()["turns"] == 4
-    said = "the profile names hw_dp4a_q4k_gemv:turns=4 for Q4_K, of which there are 64 x 28672: .*turns must be 1 where"
+    profile = GpuProfile(gemv={"q4k": "hw_dp4a_q4k_gemv:row_groups=4"})
+    assert profile.choose(Q4_K, 4096, 64).kernel.parameters()["row_groups"] == 4
+    said = (
+        "the profile names hw_dp4a_q4k_gemv:row_groups=4 for Q4_K, of which there are 64 x 28672: .*row_groups must be 1 where"
+    )
     with pytest.raises(ArgumentError, match=said):
         profile.choose(Q4_K, 28672, 64)
 
 
 def test_a_part_of_a_matrix_takes_no_turns() -> None:
-    whole = HwDp4aGemv(Q4_K, k=4096, n=64, digits=3, turns=8)
+    whole = HwDp4aGemv(Q4_K, k=4096, n=64, digits=3, row_groups=8)
     assert of_rank(whole, 4) == HwDp4aGemv(Q4_K, k=4096, n=16, digits=3)
     mwv = MwvGemv(Q4_K, k=4096, n=64, num_warps=4)
     assert of_rank(mwv, 4) == replace(mwv, n=16)
@@ -115,17 +117,19 @@ def test_a_part_of_a_matrix_takes_no_turns() -> None:
 
 def test_a_measurement_from_before_a_parameter_is_replaced() -> None:
     old = TuningEntry("accurate", "q4k", 4096, 64, "hw_dp4a_q4k_gemv", {"num_warps": 4}, seconds=4e-6)
-    new = replace(old, parameters={"num_warps": 4, "turns": 1, "ahead": 2}, seconds=6e-6)
+    new = replace(old, parameters={"num_warps": 4, "row_groups": 1, "ahead": 2}, seconds=6e-6)
     table = TuningTable("a test", GpuModel("a GPU", "sm_90", 132), (old,))
     assert table.with_entry(new).entries == (new,)
-    assert len(table.with_entry(replace(new, parameters={"num_warps": 4, "turns": 2})).entries) == 2
+    assert len(table.with_entry(replace(new, parameters={"num_warps": 4, "row_groups": 2})).entries) == 2
 
 
-def test_a_table_says_turns_for_no_shape_but_one() -> None:
-    entry = {"precision": "accurate", "format": "q4k", "k": 4096, "kernel": "hw_dp4a_q4k_gemv", "parameters": {"turns": 2}}
+def test_a_table_says_row_groups_for_no_shape_but_one() -> None:
+    entry = {"precision": "accurate", "format": "q4k", "k": 4096, "kernel": "hw_dp4a_q4k_gemv", "parameters": {"row_groups": 2}}
     gpu = {"name": "a GPU", "target": "sm_90", "multiprocessors": 132}
     facts = {"format": "ptxgen tuning table", "version": 1, "gpu": gpu}
     table = TuningTable.from_json("a file", facts | {"entries": [entry | {"n": 64}]})
-    assert table.entries[0].parameters == {"turns": 2}
-    with pytest.raises(ArgumentError, match="sets turns for any n; it is of one shape"):
+    assert table.entries[0].parameters == {"row_groups": 2}
+    with pytest.raises(ArgumentError, match="sets row_groups for any n; it is of one shape"):
         TuningTable.from_json("a file", facts | {"entries": [entry | {"n": "any"}]})
+    with pytest.raises(ArgumentError, match=r"a file: entry 1 hw_dp4a_q4k_gemv has no parameter 'turns'; it has .*row_groups"):
+        TuningTable.from_json("a file", facts | {"entries": [entry | {"n": 64, "parameters": {"turns": 2}}]})

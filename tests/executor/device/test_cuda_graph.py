@@ -82,32 +82,32 @@ def answered(answer: tuple[Any, ...], doing: str) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def node(number: int, *after: int, early: bool = False, cooperative: bool = False) -> Node:
+def node(number: int, *after: int, dependent: bool = False, cooperative: bool = False) -> Node:
     kernel = LoadedKernel(f"entry{number}", f"kernel{number}", cooperative=cooperative)
-    return Node(kernel, (1, 1, 1), (32, 1, 1), ParameterBlock({}), after, early)
+    return Node(kernel, (1, 1, 1), (32, 1, 1), ParameterBlock({}), after, dependent)
 
 
-NODES = [node(0), node(1, 0, early=True), node(2, 0), node(3, 1, 2, early=True)]
+NODES = [node(0), node(1, 0, dependent=True), node(2, 0), node(3, 1, 2, dependent=True)]
 """Two that need nothing but the first, and one that needs both."""
 
 
-def test_a_launch_waits_for_those_it_comes_after_and_starts_early_only_after_a_single_one() -> None:
+def test_a_launch_waits_for_those_it_comes_after_and_is_dependent_only_after_a_single_one() -> None:
     driver = Driver()
     graph = CudaGraph(driver, NODES, answered)
     assert driver.nodes == ["kernel0", "kernel1", "kernel2", "kernel3"]
-    early = ("kernel0", "kernel1", PROGRAMMATIC_PORT)
-    assert driver.edges == [early, ("kernel0", "kernel2", 0), ("kernel1", "kernel3", 0), ("kernel2", "kernel3", 0)]
+    dependent = ("kernel0", "kernel1", PROGRAMMATIC_PORT)
+    assert driver.edges == [dependent, ("kernel0", "kernel2", 0), ("kernel1", "kernel3", 0), ("kernel2", "kernel3", 0)]
     graph.close()
     graph.close()
     assert driver.alive == 0
 
 
 def test_blocks_that_wait_for_each_other_start_together_or_early_where_no_others_do_beside_them() -> None:
-    driver, chain = Driver(), [node(0, cooperative=True), node(1, 0, early=True, cooperative=True), node(2, 1)]
+    driver, chain = Driver(), [node(0, cooperative=True), node(1, 0, dependent=True, cooperative=True), node(2, 1)]
     assert CudaGraph(driver, chain, answered).cooperative
     assert driver.cooperative == ["kernel0"]
     assert driver.edges == [("kernel0", "kernel1", PROGRAMMATIC_PORT), ("kernel1", "kernel2", 0)]
-    driver, fork = Driver(), [node(0), *(node(number, 0, early=True, cooperative=True) for number in (1, 2))]
+    driver, fork = Driver(), [node(0), *(node(number, 0, dependent=True, cooperative=True) for number in (1, 2))]
     CudaGraph(driver, fork, answered)
     assert driver.cooperative == ["kernel1", "kernel2"]
     assert driver.edges == [("kernel0", "kernel1", 0), ("kernel0", "kernel2", 0)]

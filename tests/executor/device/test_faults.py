@@ -74,14 +74,14 @@ def test_a_fault_may_show_in_the_launch_after_the_one_at_fault(driver: FakeDrive
 
 def test_launches_that_were_waited_for_are_not_suspected(driver: FakeDriver) -> None:
     with CudaDevice() as device:
-        scale_plan(device, "early")()
+        scale_plan(device, "dependent")()
         device.synchronize()
         scale_plan(device, "late")()
         driver.fault()
         with pytest.raises(DeviceFailed) as caught:
             device.synchronize()
     assert "late" in caught.value.cause
-    assert "early" not in caught.value.cause
+    assert "dependent" not in caught.value.cause
 
 
 @pytest.mark.parametrize("in_a_graph", [False, True])

@@ -53,7 +53,7 @@ def gather(devices: SeveralDevices) -> Plan:
 
 def scale(devices: SeveralDevices, x: GpuBuffer) -> Plan:
     y = GpuBuffer.zeros(devices, F32, (1,))
-    return Launcher(devices, Modules(devices)).prepare_early(Scale(n=1), y=y, x=x, factor=2.0, offset=1)
+    return Launcher(devices, Modules(devices)).prepare_dependent(Scale(n=1), y=y, x=x, factor=2.0, offset=1)
 
 
 def test_a_gather_is_a_group_of_calls_on_the_gpus_own_streams(two: SeveralDevices, nccl: FakeNccl) -> None:
@@ -82,7 +82,11 @@ def test_a_graph_has_it_captured_on_all_at_once_and_in_its_place(two: SeveralDev
     graph = LaunchGraph(two, [before, plan, after])
     captured = ["capture 1", "capture 2", *GROUP, "captured 1", "captured 2"]
     assert nccl.log[: len(captured)] == captured
-    nodes = ["kernel after 0", "gather on {} after 1", "kernel after 1"]  # that one, too: only behind a kernel is a start early
+    nodes = [
+        "kernel after 0",
+        "gather on {} after 1",
+        "kernel after 1",
+    ]  # that one, too: only behind a kernel is a launch dependent
     assert nccl.log[len(captured) :] == [node.format(stream) for stream in (1, 2) for node in nodes]
     assert nccl.driver.live["graph"] == 2  # what was captured has gone
     nccl.log.clear()

@@ -25,5 +25,5 @@ class RememberingDevice(EmulatedDevice):
 class NoModules:
     """Says that every kernel is loaded."""
 
-    def load(self, kernel: KernelType, *, early: bool = False, stamped: bool = False) -> LoadedKernel:
+    def load(self, kernel: KernelType, *, dependent: bool = False, stamped: bool = False) -> LoadedKernel:
         return LoadedKernel(kernel.name, None)

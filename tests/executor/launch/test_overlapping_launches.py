@@ -25,11 +25,11 @@ from ptxgen.formats import FORMATS
 from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.quantize.quantize import Quantize
-from tests.executor.model import test_gathered_digits as fused
-from tests.executor.model.test_early_launches import CONTEXT, decoded
+from tests.executor.model import test_gathered_planes as fused
+from tests.executor.model.test_dependent_launches import CONTEXT, decoded
 from tests.synthetic import Q, write_model
 
-PIPELINED = HwDp4aGemv(format=FORMATS["Q8_0"], k=1024, n=53, digits=1, num_warps=2, turns=8, ring=2)
+PIPELINED = HwDp4aGemv(format=FORMATS["Q8_0"], k=1024, n=53, digits=1, num_warps=2, row_groups=8, stages=2)
 """Each stage of its pipeline is refilled."""
 SEEDS: Final = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))]
 
@@ -46,11 +46,11 @@ def chain(device: EmulatedDevice, *, as_graph: bool) -> bytes:
     for step in range(2):
         x = GpuBuffer.from_numpy(device, rng.standard_normal((1, PIPELINED.k), np.float32), name=f"x {step}")
         products.append(GpuBuffer.empty(device, "f32", (PIPELINED.n,), f"y {step}"))
-        plans.append(launcher.prepare_early(quantize, x=x, **planes))
-        plans.append(launcher.prepare_early(PIPELINED, y=products[-1], w=w, **planes))
+        plans.append(launcher.prepare_dependent(quantize, x=x, **planes))
+        plans.append(launcher.prepare_dependent(PIPELINED, y=products[-1], w=w, **planes))
     if as_graph:
         captured = LaunchGraph(device, plans)
-        assert [node.early for node in captured.nodes] == [True] * 4
+        assert [node.dependent for node in captured.nodes] == [True] * 4
         captured.replay()
     else:
         for plan in plans:
@@ -82,8 +82,8 @@ def test_without_the_proxy_fence_a_refill_races_with_the_reads_before_it(seed: i
 @pytest.mark.parametrize("seed", range(2))
 def test_a_model_whose_launches_overlap_has_the_bits_of_one_whose_launches_wait(seed: int, tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", "llama", Q.Q4_K, layers=2, hidden=256, heads=4, kv_heads=2, ff=256, context=CONTEXT)
-    waiting, _ = decoded(path, EmulatedDevice(), early=False)
-    overlapping, _ = decoded(path, EmulatedDevice(sanitize=True, seed=seed, overlaps=True), early=True)
+    waiting, _ = decoded(path, EmulatedDevice(), dependent=False)
+    overlapping, _ = decoded(path, EmulatedDevice(sanitize=True, seed=seed, overlaps=True), dependent=True)
     assert overlapping == waiting
 
 
@@ -108,7 +108,7 @@ def test_a_start_that_the_plan_should_not_have_made_is_found_by_running_it(monke
     """Weights that a launch before writes, read before the wait: without the plan's rule and its check."""
     rule = Plan.node
     monkeypatch.setattr(Plan, "node", lambda self, after, written=(), stamps=None: rule(self, after, (), stamps))
-    monkeypatch.setattr(graph, "check_early_starts", lambda launches: None)
+    monkeypatch.setattr(graph, "check_dependent_launches", lambda launches: None)
     device = EmulatedDevice(sanitize=True, overlaps=True)
     launcher = Launcher(device, Modules(device))
     kernel = HwDp4aGemv(format=FORMATS["Q8_0"], k=32, n=8, digits=1, pdl=True)
@@ -118,6 +118,6 @@ def test_a_start_that_the_plan_should_not_have_made_is_found_by_running_it(monke
     words = arguments["w"].nbytes // 4
     add = AddInPlace(n=words)
     x, delta = arguments["w"].view(0, (words,), "f32"), GpuBuffer.zeros(device, "f32", (words,))
-    plans = [launcher.prepare_early(add, x=x, delta=delta), launcher.prepare(kernel, **arguments)]
+    plans = [launcher.prepare_dependent(add, x=x, delta=delta), launcher.prepare(kernel, **arguments)]
     with pytest.raises(SanitizerError, match=r"race: hw_dp4a_q8_0_gemv, .* residual_add, a launch that may still run"):
         LaunchGraph(device, plans).replay()

@@ -23,7 +23,7 @@ from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.types import F32
-from tests.executor.launch.early_chain import results
+from tests.executor.launch.dependent_chain import results
 from tests.executor.launch.fake import NoModules, RememberingDevice
 from tests.executor.launch.kernels import Accumulate, ReadsBeyond, Scale
 from tests.ptxgen.kernels import gemvs
@@ -44,10 +44,10 @@ class WritesItsInput(Accumulate):
 
 
 @dataclass(frozen=True)
-class Early(Scale):
-    """y = w x, f32[n], started early; waits: in time."""
+class Dependent(Scale):
+    """y = w x, f32[n], dependent; waits: in time."""
 
-    name = "test_early"
+    name = "test_dependent_launch"
     least_sm = 90
     waits: bool = True
 
@@ -55,7 +55,7 @@ class Early(Scale):
         return {"y": write(F32, self.n), "w": read(F32, self.n, constant=True), "x": read(F32, self.n)}
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=-(-self.n // 64), block=64, early=True)
+        return LaunchConfig(grid=-(-self.n // 64), block=64, dependent=True)
 
     def emit(self, k: KernelBuilder) -> None:
         i = k.ctaid.x * 64 + k.tid.x
@@ -102,7 +102,7 @@ def test_one_buffer_may_be_two_inputs() -> None:
     with open_device("emulator", sanitize=True) as device:
         y, x = GpuBuffer.empty(device, F32, (100,)), GpuBuffer.from_numpy(device, np.full(100, 3, np.float32))
         launcher = Launcher(device, Modules(device))
-        plan = launcher.prepare(Early(n=100), y=y, w=x, x=x)
+        plan = launcher.prepare(Dependent(n=100), y=y, w=x, x=x)
         plan()
         assert (y.to_numpy() == 9).all()
         with pytest.raises(SanitizerError, match="unordered"):  # what may be written before is not constant by another name
@@ -110,13 +110,13 @@ def test_one_buffer_may_be_two_inputs() -> None:
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_a_kernel_that_a_graph_starts_early_must_wait(waits: bool) -> None:
+def test_a_kernel_that_a_graph_makes_dependent_must_wait(waits: bool) -> None:
     with open_device("emulator", sanitize=True) as device:
         y, w, x = (GpuBuffer.zeros(device, F32, (100,), name) for name in "ywx")
         launcher = Launcher(device, Modules(device))
         plans = [
             launcher.prepare(Scale(n=100), y=x, x=w, factor=2.0, offset=1),
-            launcher.prepare(Early(n=100, waits=waits), y=y, w=w, x=x),
+            launcher.prepare(Dependent(n=100, waits=waits), y=y, w=w, x=x),
         ]
         for plan in plans:
             plan()  # one by one each starts when the one before has ended
@@ -128,21 +128,21 @@ def test_a_kernel_that_a_graph_starts_early_must_wait(waits: bool) -> None:
             graph.replay()
         load, store, end = map(str, caught.value.findings)
         assert "ends, and none of its threads has waited" in end
-        assert load.startswith("unordered: test_early, thread (0,0,0) of block (0,0,0) reads")
-        assert store.startswith("unordered: test_early, thread (0,0,0) of block (0,0,0) writes")
+        assert load.startswith("unordered: test_dependent_launch, thread (0,0,0) of block (0,0,0) reads")
+        assert store.startswith("unordered: test_dependent_launch, thread (0,0,0) of block (0,0,0) writes")
         assert "byte 0 of x as x" in load
         assert "byte 0 of y as y" in store
 
 
 @pytest.mark.parametrize("kind", [HwDp4aGemv, gemvs.residual, gemvs.batched], ids=lambda kind: kind.__name__)
-def test_a_chain_of_gemvs_that_start_early_is_clean_and_gives_the_bits_of_one_that_does_not(
+def test_a_chain_of_gemvs_that_are_dependent_is_clean_and_gives_the_bits_of_one_that_does_not(
     kind: Make,
 ) -> None:
-    """On a GPU: tests/gpu/test_early_gpu.py."""
+    """On a GPU: tests/gpu/test_dependent_gpu.py."""
     more: dict[str, Any] = {"m": 2} if kind is gemvs.batched else {}
     kernel = kind(format=FORMATS["Q4_0"], k=256, n=3, num_warps=2, rows_per_warp=1, **more)
     with open_device("emulator", sanitize=True) as device:
-        assert results(device, kernel, early=True, replays=2) == results(device, kernel, early=False, replays=2)
+        assert results(device, kernel, dependent=True, replays=2) == results(device, kernel, dependent=False, replays=2)
 
 
 class Graphs(RememberingDevice):
@@ -153,8 +153,8 @@ class Graphs(RememberingDevice):
         return super().make_graph(nodes)
 
 
-class EarlyForm(Early):
-    """The same by a profile's early launches: `emit` says where it waits."""
+class DependentForm(Dependent):
+    """The same by a profile's dependent launches: `emit` says where it waits."""
 
     waits_inside = True
 
@@ -162,21 +162,21 @@ class EarlyForm(Early):
         return LaunchConfig(grid=-(-self.n // 64), block=64)
 
 
-class Keeping(EarlyForm):
+class Keeping(DependentForm):
     """Writes some of w, too."""
 
     def signature(self) -> Signature:
         return super().signature() | {"w": update(F32, self.n, settled=True)}
 
 
-FORMS = [Early(n=100), EarlyForm(n=100), Keeping(n=100)]
+FORMS = [Dependent(n=100), DependentForm(n=100), Keeping(n=100)]
 
 
 @pytest.mark.parametrize("kernel", FORMS, ids=lambda kernel: type(kernel).__name__)
 @pytest.mark.parametrize("behind", [False, True])
-@pytest.mark.parametrize(("written", "early"), [("other", True), ("w", False), ("a part of w's memory", False)])
-def test_a_kernel_does_not_start_early_where_a_launch_before_it_in_the_graph_writes_what_it_reads_early(
-    written: str, early: bool, kernel: Early, behind: bool
+@pytest.mark.parametrize(("written", "dependent"), [("other", True), ("w", False), ("a part of w's memory", False)])
+def test_a_kernel_is_not_dependent_where_a_launch_before_it_in_the_graph_writes_what_it_reads_before_it_waits(
+    written: str, dependent: bool, kernel: Dependent, behind: bool
 ) -> None:
     with Graphs() as device:
         launcher = Launcher(device, NoModules())
@@ -185,9 +185,9 @@ def test_a_kernel_does_not_start_early_where_a_launch_before_it_in_the_graph_wri
         target = {"other": other, "w": w, "a part of w's memory": pool.view(400, (100,))}[written]
         x, y = GpuBuffer.zeros(device, F32, (100,)), GpuBuffer.zeros(device, F32, (100,))
         writer = launcher.prepare(Scale(n=100), y=target, x=x, factor=1.0, offset=0)
-        reader = (launcher.prepare if kernel.launch().early else launcher.prepare_early)(kernel, y=y, w=w, x=x)
+        reader = (launcher.prepare if kernel.launch().dependent else launcher.prepare_dependent)(kernel, y=y, w=w, x=x)
         LaunchGraph(launcher.device, [reader, writer] if behind else [writer, reader])
-        found = [node.early for node in device.nodes]
-        assert found == ([True, False] if behind else [False, early])
+        found = [node.dependent for node in device.nodes]
+        assert found == ([True, False] if behind else [False, dependent])
         if behind:  # and the writer waits for the reader of the same bytes
             assert device.nodes[1].after == ((0,) if written == "w" else ())

@@ -34,20 +34,22 @@ class Together(Scale):
         return LaunchConfig(grid=2, block=64, cooperative=True)
 
 
-def chain(device: Device, *, early: bool = False) -> tuple[list[Plan], GpuBuffer]:
+def chain(device: Device, *, dependent: bool = False) -> tuple[list[Plan], GpuBuffer]:
     """Three launches, each of which needs the one before, and what they compute: 8 x + 7."""
     launcher = Launcher(device, Modules(device))
     buffers = [GpuBuffer.from_numpy(device, np.full(100, number, np.float32), name=f"x{number}") for number in range(4)]
-    prepare = launcher.prepare_early if early else launcher.prepare
+    prepare = launcher.prepare_dependent if dependent else launcher.prepare
     plans = [prepare(Scale(n=100), y=y, x=x, factor=2.0, offset=1) for x, y in pairwise(buffers)]
     return plans, buffers[-1]
 
 
-@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("dependent", [False, True])
 @pytest.mark.parametrize("sanitize", [False, True])
-def test_launches_one_after_the_other_have_their_moments_in_order_and_anew_in_each_replay(early: bool, sanitize: bool) -> None:
+def test_launches_one_after_the_other_have_their_moments_in_order_and_anew_in_each_replay(
+    dependent: bool, sanitize: bool
+) -> None:
     with open_device("emulator", sanitize=sanitize) as device:
-        plans, result = chain(device, early=early)
+        plans, result = chain(device, dependent=dependent)
         graph = LaunchGraph(device, plans, stamped=True)
         ends = [0]
         for _ in range(2):
@@ -55,7 +57,7 @@ def test_launches_one_after_the_other_have_their_moments_in_order_and_anew_in_ea
             moments = graph.moments()
             for one in moments:
                 assert ends[-1] <= one.start <= one.began < one.end
-                assert (one.began > one.start) is early
+                assert (one.began > one.start) is dependent
                 ends.append(one.end)
         assert len(ends) == 7
         assert result.to_numpy()[0] == 7.0

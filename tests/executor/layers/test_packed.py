@@ -29,7 +29,7 @@ from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
 from ptxgen.kernels.gemv.mwv import FOR_SEVERAL, MwvGemv
-from tests.executor.layers.plain_halves import PlainHalvesGemm
+from tests.executor.layers.plain_f16_split import PlainHalvesGemm
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
 
@@ -98,7 +98,7 @@ def test_each_form_is_made_once_for_all_its_readers(bench: Bench) -> None:
     ]
 
 
-def test_halves_of_another_form_or_of_new_activations_are_made_anew(bench: Bench) -> None:
+def test_an_f16_split_of_another_form_or_of_new_activations_is_made_anew(bench: Bench) -> None:
     one_part = PlainHalvesGemm(F16, k=K, n=N, m=M, parts=1)
     for kernel in (HALVES, one_part, HALVES):
         bench.product(kernel)
@@ -109,7 +109,7 @@ def test_halves_of_another_form_or_of_new_activations_are_made_anew(bench: Bench
     assert len(packs) == 3
 
 
-def test_a_product_on_halves_is_added_to_the_stream(bench: Bench) -> None:
+def test_a_product_on_an_f16_split_is_added_to_the_stream(bench: Bench) -> None:
     device = bench.session.device
     before = np.random.default_rng(5).standard_normal((M, N)).astype(np.float32)
     stream, product = GpuBuffer.from_numpy(device, before), GpuBuffer.zeros(device, bench.x.dtype, (M, N))
@@ -120,7 +120,7 @@ def test_a_product_on_halves_is_added_to_the_stream(bench: Bench) -> None:
     assert np.array_equal(stream.to_numpy(), before + product.to_numpy())
 
 
-def test_swiglu_and_norm_write_the_halves_of_their_readers(bench: Bench) -> None:
+def test_swiglu_and_norm_write_the_f16_split_of_their_readers(bench: Bench) -> None:
     device, x, seen = bench.session.device, bench.x, bench.seen
     wide = PlainHalvesGemm(F16, k=K, n=K, m=M)
     gate, up, down = (bench.projection(kernel) for kernel in (wide, wide, HALVES))
@@ -156,7 +156,7 @@ def test_readers_share_the_form_of_the_first_that_has_one(bench: Bench) -> None:
     assert left(plain) is None
 
 
-def test_a_kernel_on_halves_is_fit_for_its_rows() -> None:
+def test_a_kernel_on_an_f16_split_is_fit_for_its_rows() -> None:
     require_fit(HALVES, F16, "a weight", n=N, k=K, rows=M)
 
 

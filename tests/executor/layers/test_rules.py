@@ -21,9 +21,9 @@ from executor.layers.projection import Projection
 from executor.memory.weights import LoadedWeight
 from executor.memory.workspace import Workspace
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.gemv.digit_gemv_type import Int8GemvType
 from ptxgen.kernels.gemv.dp4a import Dp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.gemv.plane_gemv_type import Int8GemvType
 from ptxgen.types import U8
 
 Q4_K = FORMATS["Q4_K"]

@@ -138,9 +138,9 @@ def test_compiling_a_kernel_counts_to_no_launch(emulator: Device, monkeypatch: p
     launcher, plan, y = scale(emulator)
     x, load, slow = GpuBuffer.zeros(emulator, y.dtype, y.shape), launcher.modules.load, 0.5
 
-    def loaded(kernel: KernelType, *, early: bool) -> LoadedKernel:
+    def loaded(kernel: KernelType, *, dependent: bool) -> LoadedKernel:
         time.sleep(slow)
-        return load(kernel, early=early)
+        return load(kernel, dependent=dependent)
 
     monkeypatch.setattr(launcher.modules, "load", loaded)
     profiler = TileProfiler(emulator)

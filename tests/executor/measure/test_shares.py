@@ -44,5 +44,5 @@ def test_a_launch_that_a_longer_one_overtakes_takes_what_it_moved_the_front_by()
     assert shares([]) == []
 
 
-def test_the_wait_of_a_launch_that_starts_early_is_nobodys_and_does_not_hide_a_gap() -> None:
+def test_the_wait_of_a_launch_that_is_dependent_is_nobodys_and_does_not_hide_a_gap() -> None:
     assert shares([Moments(0, 0, 20), Moments(5, 23, 40)]) == [20, 17]

@@ -47,7 +47,7 @@ TILES = tiles(0, 0, *ONE_BY_ONE) + tiles(1, 10**9, *ONE_BY_ONE)
 BESIDE = tiles(
     0, 500, (*NORMED, 0, 0, 1000), (*FIRST, 3000, 3000, 9000), (*SECOND, 2000, 2000, 12000), (*HEAD, 8000, 13500, 15000)
 )  # fmt: skip
-"""The second and third side by side, 1000 ns after the first; the last one starts early and waits until 1500 after them."""
+"""The second and third side by side, 1000 ns after the first; the last one is dependent and waits until 1500 after them."""
 
 
 @pytest.fixture

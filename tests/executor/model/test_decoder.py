@@ -274,7 +274,7 @@ class TestOutliers:
             assert [plan.kernel for plan in model.decoder.prepare().whole] == changed
 
     @pytest.mark.slow
-    def test_a_kernel_of_one_digit_that_the_profile_names_gets_no_outlier_either(self, spiked: Path, device: Device) -> None:
+    def test_a_kernel_of_one_plane_that_the_profile_names_gets_no_outlier_either(self, spiked: Path, device: Device) -> None:
         tokens, named = [9, 200, 31], {"q4k": "hw_dp4a_q4k_gemv:digits=1", "q6k": "hw_dp4a_q6k_gemv:digits=1"}
         profiles = {"exact": GpuProfile(), "fast": GpuProfile("fast"), "named": GpuProfile(gemv=named)}
         made = {}
@@ -289,7 +289,7 @@ class TestOutliers:
         assert 0 < error["named"] <= error["fast"]
 
     @pytest.mark.slow
-    def test_where_no_kernel_reads_one_digit_nothing_is_looked_for(
+    def test_where_no_kernel_reads_one_plane_nothing_is_looked_for(
         self, spiked: Path, device: Device, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("executor.layers.outliers.OutlierWatch", None)

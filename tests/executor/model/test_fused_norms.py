@@ -42,10 +42,10 @@ def decoded(path: Path, profile: GpuProfile) -> tuple[bytes, list[list[str]]]:
 
 
 @pytest.mark.parametrize("profile", [NORMS, GATED, ALL, RINGS], ids=["norms", "gates", "all", "rings"])
-@pytest.mark.parametrize("early", [False, True])
-def test_a_token_has_the_bits_of_the_launches_one_by_one(path: Path, profile: GpuProfile, early: bool) -> None:
-    apart, _ = decoded(path, switched(GpuProfile(), dependent_launches=early))
-    fused, _ = decoded(path, switched(profile, dependent_launches=early))
+@pytest.mark.parametrize("dependent", [False, True])
+def test_a_token_has_the_bits_of_the_launches_one_by_one(path: Path, profile: GpuProfile, dependent: bool) -> None:
+    apart, _ = decoded(path, switched(GpuProfile(), dependent_launches=dependent))
+    fused, _ = decoded(path, switched(profile, dependent_launches=dependent))
     assert fused == apart
 
 
@@ -55,8 +55,8 @@ def test_so_has_one_of_another_architecture_with_matrices_of_two_formats(archite
     apart, _ = decoded(path, GpuProfile())
     fused, launches = decoded(path, ALL)
     assert fused == apart
-    ringed, _ = decoded(path, RINGS)
-    assert ringed == apart
+    pipelined, _ = decoded(path, RINGS)
+    assert pipelined == apart
     assert "rmsnorm_digits" in launches[0]  # of the first layer: nothing comes before it
 
 
@@ -77,11 +77,11 @@ def all_ringed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_so_have_rings_of_all_products(precision: str, tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", "qwen2", MIXED, **SIZES)
     profile = replace(RINGS, precision=precision).with_rules("repack", "dependent_launches")
-    ringed, both = logits_and_plans(path, profile, TOKENS, CONTEXT, sanitize=True)
+    pipelined, both = logits_and_plans(path, profile, TOKENS, CONTEXT, sanitize=True)
     apart, _ = decoded(path, GpuProfile(precision).with_rules("repack"))
-    assert ringed == apart
+    assert pipelined == apart
     kernels = {plan.kernel.name: plan.kernel for plan in both[0]}
-    assert kernels["mixed_hw_dp4a_q4k_q6k_aligned_gemv"].parameters()["ring"] > 0
+    assert kernels["mixed_hw_dp4a_q4k_q6k_aligned_gemv"].parameters()["stages"] > 0
 
 
 @pytest.mark.usefixtures("all_ringed")
@@ -94,11 +94,11 @@ def test_so_have_products_that_mind_the_launches_beside_them(
     path = write_model(tmp_path / "m.gguf", "qwen2", MIXED, **SIZES)
     apart, _ = decoded(path, GpuProfile().with_rules("repack"))
     found = []
-    for early in (True, False):
-        profile = switched(RINGS.with_rules("repack"), dependent_launches=early)
+    for dependent in (True, False):
+        profile = switched(RINGS.with_rules("repack"), dependent_launches=dependent)
         minding, both = logits_and_plans(path, profile, TOKENS, CONTEXT, sanitize=True, ranks=ranks)
         assert minding == apart
-        settings = [plan.kernel.parameters() for plans in both for plan in plans if plan.kernel.parameters().get("ring")]
+        settings = [plan.kernel.parameters() for plans in both for plan in plans if plan.kernel.parameters().get("stages")]
         found.append(any(one["holds_next"] for one in settings))
     assert found == [True, False]
 
@@ -108,18 +108,18 @@ def test_so_have_output_projections_that_ask_for_weights_of_gate_and_up(tmp_path
     sizes = SIZES | {"hidden": 1280, "heads": 10}
     path = write_model(tmp_path / "m.gguf", "llama", Q.Q8_0, **sizes)
     apart, _ = logits_and_plans(path, GpuProfile().with_rules("repack"), TOKENS[:2], CONTEXT, sanitize=True)
-    for early in (True, False):
+    for dependent in (True, False):
         asking, both = logits_and_plans(
-            path, switched(RINGS.with_rules("repack"), dependent_launches=early), TOKENS[:2], CONTEXT, sanitize=True
+            path, switched(RINGS.with_rules("repack"), dependent_launches=dependent), TOKENS[:2], CONTEXT, sanitize=True
         )  # fmt: skip
         assert asking == apart
         for plans in both:
             outputs = [i for i, plan in enumerate(plans) if plan.place.operation == "attn_output"]
             assert len(outputs) == SIZES["layers"]
             for i in outputs:
-                assert (plans[i].kernel.parameters()["asks"] > 0) == early
+                assert (plans[i].kernel.parameters()["prefetches"] > 0) == dependent
                 theirs = borrowed(plans[i].kernel)
-                assert len(theirs) == 2 * early
+                assert len(theirs) == 2 * dependent
                 own, behind = plans[i].record.arguments, plans[i + 1].record.arguments
                 assert all(own[name] is behind[other] for name, other in theirs.items())
 
@@ -147,4 +147,4 @@ def test_weights_have_rings_where_the_profile_says_so(path: Path) -> None:
         _, both = logits_and_plans(path, profile, TOKENS[:1], CONTEXT, sanitize=False)
         for plans in both:
             for name, rings in expected.items():
-                assert {plan.kernel.parameters()["ring"] for plan in plans if plan.kernel.name == name} == rings
+                assert {plan.kernel.parameters()["stages"] for plan in plans if plan.kernel.name == name} == rings

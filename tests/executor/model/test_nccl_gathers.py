@@ -94,7 +94,7 @@ def test_rows_have_the_bits_of_one_device(
 @pytest.mark.parametrize(
     "profile", [pytest.param(GpuProfile(), id="plain"), pytest.param(NORMS, id="norms", marks=pytest.mark.slow)]
 )
-def test_so_has_a_token_whose_digits_nobody_gathers(
+def test_so_has_a_token_whose_planes_nobody_gathers(
     profile: GpuProfile, two: tuple[SeveralDevices, CopyingGathers], tmp_path: Path
 ) -> None:
     devices, _ = two
@@ -113,7 +113,7 @@ def test_so_has_a_token_whose_digits_nobody_gathers(
     assert not {"all_gather", "gather_digits"} & set(names)
 
 
-def test_nobody_gets_values_who_asks_nccl_for_digits(two: tuple[SeveralDevices, CopyingGathers]) -> None:
+def test_nobody_gets_values_who_asks_nccl_for_planes(two: tuple[SeveralDevices, CopyingGathers]) -> None:
     recorder = Recorder(Workspace(two[0]))
     own, whole = (StepValue.of(recorder.workspace.buffer(name, (size,))) for name, size in (("own", 64), ("whole", 128)))
     norm = DeferredNorm(whole, whole.buffer, 1e-5)

@@ -36,12 +36,12 @@ def model(folder: Path, arch: str = "llama", **shape: int) -> Path:
     return write_model(folder / "m.gguf", arch, MIXED, **sizes)
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_a_token_has_the_bits_of_a_launch_for_each_operation(tmp_path: Path, early: bool) -> None:
+@pytest.mark.parametrize("dependent", [False, True])
+def test_a_token_has_the_bits_of_a_launch_for_each_operation(tmp_path: Path, dependent: bool) -> None:
     path = model(tmp_path)
-    apart, _ = decoded(path, switched(GpuProfile(), dependent_launches=early))
+    apart, _ = decoded(path, switched(GpuProfile(), dependent_launches=dependent))
     staying, launches = decoded(
-        path, switched(GpuProfile().with_rules("persistent_layers"), dependent_launches=early), sanitize=True
+        path, switched(GpuProfile().with_rules("persistent_layers"), dependent_launches=dependent), sanitize=True
     )
     assert staying == apart
     first = ["rmsnorm_digits", "hw_dp4a_q4k_gemv", "hw_dp4a_q4k_gemv", "hw_dp4a_q6k_gemv"]
@@ -60,7 +60,7 @@ def test_what_attention_adds_to_queries_and_keys_is_done_as_before(tmp_path: Pat
     assert all(names.count("persistent_layer") == 2 for names in launches)
 
 
-def test_the_fast_precision_multiplies_outliers_by_as_many_digits_as_before(tmp_path: Path) -> None:
+def test_the_fast_precision_multiplies_outliers_by_as_many_planes_as_before(tmp_path: Path) -> None:
     path = model(tmp_path, layers=2)
     apart, _ = decoded(path, GpuProfile("fast"))
     staying, _ = decoded(path, GpuProfile("fast").with_rules("persistent_layers"))
@@ -95,7 +95,7 @@ def test_a_kernel_gets_what_its_gpu_has_shared_memory_for(
 ) -> None:  # fmt: skip
     fitted = PersistentGrid(132, Target(sm)).fitted(layer(hidden, ffn))
     assert fitted.blocks == 132
-    assert (fitted.num_warps, fitted.rows_per_warp, fitted.slots) == settings
+    assert (fitted.num_warps, fitted.rows_per_warp, fitted.pipeline_stages) == settings
     assert fitted.runs_on(Target(sm))
 
 

@@ -106,7 +106,7 @@ def test_every_kind_of_step_is_recorded_as_it_is_launched(path: Path, gpu: GpuMo
     assert facts_of(recorded.token()) == facts_of(token)
     assert facts_of(recorded.prompt(33)) == facts_of(prompt)
     assert facts_of(recorded.sequences(8)) == facts_of(sequences)
-    assert any(launch.early for launch in token) == (gpu is not UNMEASURED)
+    assert any(launch.dependent for launch in token) == (gpu is not UNMEASURED)
 
 
 def test_a_prompt_that_is_read_token_by_token_launches_a_token_without_head(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_what_a_profile_adds_leaves_the_bits(path: Path, alone: Computed) -> Non
     assert computed(path, 2, profile, rows=False)["tokens"] == alone["tokens"]
 
 
-def test_digits_and_outliers_are_those_of_what_all_have(path: Path) -> None:
+def test_planes_and_outliers_are_those_of_what_all_have(path: Path) -> None:
     profile = GpuProfile("fast").with_rules("repack")
     assert computed(path, 2, profile, rows=False) == computed(path, 1, profile, rows=False)
     flagged = []

@@ -26,7 +26,7 @@ from ptxgen.formats import FORMATS
 from ptxgen.kernels import registry
 from ptxgen.kernels.compose import for_rows
 from ptxgen.kernels.gemm import suited
-from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
+from ptxgen.kernels.gemm.f16_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemv.basic import Gemv
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.mwv import FOR_SEVERAL, MwvGemv
@@ -43,9 +43,9 @@ SETTINGS: dict[type[KernelType], tuple[KernelType, list[dict[str, Any]]]] = {
         [
             {"num_warps": 4, "rows_per_warp": 1, "pdl": True},
             {"num_warps": 2, "rows_per_warp": 3, "ahead": 1, "resident_threads": 256},
-            {"rows_per_warp": 1, "turns": 2},
-            {"rows_per_warp": 1, "turns": 2, "ring": 2},
-            {"rows_per_warp": 1, "turns": 2, "ring": 3, "holds_next": True},
+            {"rows_per_warp": 1, "row_groups": 2},
+            {"rows_per_warp": 1, "row_groups": 2, "stages": 2},
+            {"rows_per_warp": 1, "row_groups": 2, "stages": 3, "holds_next": True},
         ],
     ),
     MwvGemv: (MwvGemv(Q6_K, k=4096, n=5), [{"rows_per_block": 1}, {"rows_per_block": 4, "resident_threads": 256}]),
@@ -81,7 +81,7 @@ def test_the_warps_of_mwv_are_not_said_to_be_free_of_bits_because_they_are_not()
 def test_without_tables_every_device_uses_the_same_kernel() -> None:
     choice = GpuProfile().choose(Q4_K, 4096, 4096)
     assert choice.kernel == HwDp4aGemv(Q4_K, k=4096, n=4096, digits=3)
-    assert (choice.reason, choice.entry) == ("accurate: 3 int8 digits of the activations", None)
+    assert (choice.reason, choice.entry) == ("accurate: 3 int8 planes of the activations", None)
 
 
 def test_the_fastest_measured_kernel_within_the_error_of_the_precision_is_chosen() -> None:
@@ -237,7 +237,7 @@ def test_candidates_for_rows_take_them_at_once_or_have_a_form_of_their_own_each_
     assert all("m" not in one.parameters for one in some)
 
 
-def test_kernels_on_halves_are_tried_in_the_parts_that_a_precision_allows_and_tiles_with_room_for_the_rows() -> None:
+def test_kernels_on_an_f16_split_are_tried_in_the_parts_that_a_precision_allows_and_tiles_with_room_for_the_rows() -> None:
     tried = {
         (precision, rows): candidates(Q4_K, 4096, 64, precision, "half_mma_*", rows)
         for precision in ("accurate", "fast")
@@ -253,7 +253,7 @@ def test_kernels_on_halves_are_tried_in_the_parts_that_a_precision_allows_and_ti
     assert candidates(Q4_K, 4096, 64, "fast", "half_mma_*") == []
 
 
-def test_kernels_on_halves_are_chosen_for_several_rows_and_never_where_bits_must_not_depend_on_them() -> None:
+def test_kernels_on_an_f16_split_are_chosen_for_several_rows_and_never_where_bits_must_not_depend_on_them() -> None:
     two, one = (
         entry(4096, 64, "half_mma_q4k_gemm", precision, rows=8, seconds=seconds, error=error, parameters={"parts": parts})
         for precision, parts, seconds, error in (("accurate", 2, 2e-6, 1e-7), ("fast", 1, 1e-6, 1e-4))
@@ -264,7 +264,7 @@ def test_kernels_on_halves_are_chosen_for_several_rows_and_never_where_bits_must
         for one_row in (chosen.choose(Q4_K, 4096, 64), chosen.with_rules("batch_invariant").choose(Q4_K, 4096, 64, rows=5)):
             assert one_row.kernel == default_strategy(Q4_K, precision).make(4096, 64)
     flagged = profile(two, one, precision="fast").choose(Q4_K, 4096, 64, accurate=True, rows=5)
-    assert flagged.kernel.activation_halves == HalfForm(2, 64)
+    assert flagged.kernel.activation_f16_split == HalfForm(2, 64)
 
 
 def test_a_shape_that_was_not_measured_gets_for_several_rows_what_was_fastest_for_the_nearest_one() -> None:

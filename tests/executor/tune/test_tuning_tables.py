@@ -20,7 +20,7 @@ from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, REPACKED
-from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
+from ptxgen.kernels.gemm.f16_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.mwv import MwvGemv
@@ -218,7 +218,7 @@ def test_switched_off_no_table_is_used(driver: FakeDriver, monkeypatch: pytest.M
         assert GpuProfile.for_device(device) == GpuProfile()
 
 
-def test_weights_are_repacked_attention_merged_products_joined_and_launches_early_where_that_was_measured(
+def test_weights_are_repacked_attention_merged_products_fused_and_launches_early_where_that_was_measured(
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     def switches(device: Device) -> tuple[bool, bool, bool, bool]:

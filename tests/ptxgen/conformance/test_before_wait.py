@@ -9,10 +9,10 @@ import pytest
 
 from ptxgen.conformance.before_wait import before_wait
 from ptxgen.dsl.arguments import update
-from ptxgen.dsl.early_start import BeforeWait, NextStarts, promised
+from ptxgen.dsl.dependent_launch import BeforeWait, NextStarts, promised
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.compose import pipeline_weights, start_early
+from ptxgen.kernels.compose import as_dependent, pipeline_weights
 from ptxgen.kernels.registry import KernelEntry, find
 from ptxgen.target import Target
 from ptxgen.toolchain.module import emit
@@ -68,9 +68,10 @@ def test_after_the_wait_only_the_read_only_path_counts_and_when_the_next_launch_
 
 
 def early_forms(entry: KernelEntry) -> Iterator[KernelType]:
-    """The sample shapes that start early by themselves, or wait inside: as they are, with a switch set, with a weight ring."""
+    """The sample shapes that are dependent by themselves, or wait inside: as they are, with a switch set, with a weight
+    ring."""
     for sample in entry.cases():
-        kernels = [sample, start_early(sample), pipeline_weights(sample)]
+        kernels = [sample, as_dependent(sample), pipeline_weights(sample)]
         for switch in fields(sample):
             if switch.init and isinstance(getattr(sample, switch.name), bool):
                 try:
@@ -78,7 +79,7 @@ def early_forms(entry: KernelEntry) -> Iterator[KernelType]:
                 except ArgumentError:
                     continue
         for kernel in dict.fromkeys(kernels):
-            if kernel is not None and kernel.runs_on(TARGET) and (kernel.launch().early or kernel.waits_inside):
+            if kernel is not None and kernel.runs_on(TARGET) and (kernel.launch().dependent or kernel.waits_inside):
                 yield kernel
 
 
@@ -86,7 +87,7 @@ FORMS = {entry.name: sorted(early_forms(entry), key=lambda kernel: kernel.work()
 EARLY = [name for name, forms in FORMS.items() if forms]
 
 
-def test_kernels_of_all_families_start_early() -> None:
+def test_kernels_of_all_families_are_dependent() -> None:
     assert len(EARLY) > 40
     assert {find(name).type.family for name in EARLY} >= {"gemv", "gemm", "attention", "layer", "collective"}
 
@@ -95,10 +96,10 @@ def test_kernels_of_all_families_start_early() -> None:
     "name", [name if name == "hw_dp4a_q8_0_gemv" else pytest.param(name, marks=pytest.mark.slow) for name in EARLY]
 )
 def test_a_kernel_touches_before_its_wait_no_more_than_its_signature_promises(name: str) -> None:
-    kinds = {(type(kernel), kernel.launch().early, kernel.waits_inside): kernel for kernel in reversed(FORMS[name])}
+    kinds = {(type(kernel), kernel.launch().dependent, kernel.waits_inside): kernel for kernel in reversed(FORMS[name])}
     for kernel in kinds.values():  # the smallest of each
-        found = before_wait(emit(kernel, TARGET, early=True).text, kernel.name, kernel.signature())
-        promise = promised(kernel, kernel.signature(), early=True, of_itself=kernel.launch().early)
+        found = before_wait(emit(kernel, TARGET, dependent=True).text, kernel.name, kernel.signature())
+        promise = promised(kernel, kernel.signature(), dependent=True, of_itself=kernel.launch().dependent)
         assert found.waits, kernel
         assert not found.anywhere, kernel
         assert not found.writes, kernel

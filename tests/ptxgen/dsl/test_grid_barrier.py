@@ -118,14 +118,14 @@ def test_a_block_gives_up_after_a_number_of_polls() -> None:
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_a_kernel_that_starts_early_may_wait_for_its_own_blocks_once_it_has_for_those_before(waits: bool) -> None:
+def test_a_kernel_that_is_dependent_may_wait_for_its_own_blocks_once_it_has_for_those_before(waits: bool) -> None:
     def body(k: KernelBuilder) -> None:
         if waits:
             k.griddepcontrol(action="wait")
         column_sums(k)
 
-    early = text(body, block=THREADS, signature=SIGNATURE, cooperative=True, target=Target(90))
-    found, right = launch(early, seed=1, early=True)
+    dependent = text(body, block=THREADS, signature=SIGNATURE, cooperative=True, target=Target(90))
+    found, right = launch(dependent, seed=1, dependent=True)
     assert right
     assert {finding.kind for finding in found} == (set() if waits else {"unordered"})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ptxgen.dsl import kernel_type
 
 PUBLIC = {
-    "EARLY_SM", "HIDDEN", "MOST_CODE", "RING_SHARED", "Argument", "Array", "Direction", "HalfForm", "KernelType",
+    "DEPENDENT_SM", "HIDDEN", "MOST_CODE", "PIPELINE_SHARED", "Argument", "Array", "Direction", "HalfForm", "KernelType",
     "LaunchConfig", "Scalar", "Signature", "Work", "addresses", "is_whole", "read", "update", "write",
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ptxgen import emulator
-from ptxgen.conformance.early_start import violations
+from ptxgen.conformance.dependent_launch import violations
 from ptxgen.dsl.arguments import Signature, write
 from ptxgen.dsl.build import build
 from ptxgen.dsl.builder import KernelBuilder
@@ -20,7 +20,7 @@ from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.stamps import END, ROWS, STAMPS, START, UNSET, WAITED, stamped_signature
 from ptxgen.errors import ArgumentError, AuthorError
-from ptxgen.kernels.compose import start_early
+from ptxgen.kernels.compose import as_dependent
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from ptxgen.toolchain.module import emit
@@ -61,18 +61,18 @@ class Clocks(Scale):
         k.store(mine[0], k.special("%globaltimer"))
 
 
-def launched(kernel: KernelType, early: bool, **arguments: Any) -> np.ndarray[Any, Any]:
+def launched(kernel: KernelType, dependent: bool, **arguments: Any) -> np.ndarray[Any, Any]:
     """u64[ROWS, 4], the stamps of a launch that the sanitiser has no complaint of."""
     stamps, launch = np.full(STAMPS.shape, NEVER), kernel.launch()
-    emitted = emit(kernel, TARGET, early=early, stamped=True)
+    emitted = emit(kernel, TARGET, dependent=dependent, stamped=True)
     passed = [{**arguments, "stamps": stamps}[name] for name in stamped_signature(kernel)]
     text, shared = emitted.text, launch.dynamic_shared
-    assert not emulator.run(text, emitted.entry, launch.grid, launch.block, passed, shared=shared, early=early)
+    assert not emulator.run(text, emitted.entry, launch.grid, launch.block, passed, shared=shared, dependent=dependent)
     return stamps
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "block", "early"),
+    ("low", "high", "block", "dependent"),
     [
         (0, False, (64,), True),
         (0, False, (16, 4), False),
@@ -83,17 +83,17 @@ def launched(kernel: KernelType, early: bool, **arguments: Any) -> np.ndarray[An
     ],
 )
 def test_the_stamps_hold_the_last_act_of_every_thread_of_every_block(
-    low: int, high: bool, block: tuple[int, ...], early: bool
+    low: int, high: bool, block: tuple[int, ...], dependent: bool
 ) -> None:
     kernel = Clocks(n=ROWS + 3, block=block, low=low, high=high)
     times = np.zeros((kernel.n, 64), np.uint64)
-    stamps = launched(kernel, early, y=times.reshape(-1))
+    stamps = launched(kernel, dependent, y=times.reshape(-1))
     blocks_of_rows = [times[row::ROWS] for row in range(ROWS)]
     assert np.all(stamps[:, START] < [blocks.min() for blocks in blocks_of_rows])
     assert np.all(stamps[:, END] > [blocks.max() for blocks in blocks_of_rows])
     assert np.all(stamps[:, END] < NEVER)
     assert np.all(stamps[:, 3] == NEVER)
-    if not early:
+    if not dependent:
         assert np.all(stamps[:, WAITED] == NEVER)
         return
     assert np.all(stamps[:, START] < stamps[:, WAITED])
@@ -107,21 +107,21 @@ def test_bytes_that_are_unset_are_later_than_any_start_and_earlier_than_any_end(
 
 
 def one_of_each() -> Iterator[tuple[KernelType, bool]]:
-    """A kernel of each family and way to wait, and whether in its early form."""
+    """A kernel of each family and way to wait, and whether in its dependent form."""
     kernels: dict[tuple[object, ...], KernelType] = {}
     for entry in ENTRIES:
         if entry.name in REPRESENTATIVES:
-            for kernel in (case := next(iter(entry.cases())), start_early(case)):
-                kernels.setdefault((kernel.family, kernel.waits_inside, kernel.launch().early, kernel.only_on), kernel)
+            for kernel in (case := next(iter(entry.cases())), as_dependent(case)):
+                kernels.setdefault((kernel.family, kernel.waits_inside, kernel.launch().dependent, kernel.only_on), kernel)
     for kernel in kernels.values():
         yield kernel, False
         yield kernel, True
 
 
 def test_a_stamped_form_has_all_the_instructions_of_the_other_in_order_and_writes_none_of_their_registers() -> None:
-    for kernel, early in one_of_each():
+    for kernel, dependent in one_of_each():
         target = kernel.target_for(TARGET)
-        plain, emitted = build(kernel, target, early=early), emit(kernel, target, early=early, stamped=True)
+        plain, emitted = build(kernel, target, dependent=dependent), emit(kernel, target, dependent=dependent, stamped=True)
         registers = {register.name for register in plain.registers}
         lines = [str(line) for line in plain.body]
         for line in emitted.function.body:
@@ -131,7 +131,7 @@ def test_a_stamped_form_has_all_the_instructions_of_the_other_in_order_and_write
                 assert isinstance(line, Op), f"{kernel}: {line}"
                 assert not registers & {register.name for register in line.written}, f"{kernel}: {line}"
         assert not lines, f"{kernel}: {lines[0]} is not there, or not at its place"
-        if early or kernel.launch().early:
+        if dependent or kernel.launch().dependent:
             assert not violations(emitted.text, kernel.name, stamped_signature(kernel))
 
 
@@ -143,15 +143,15 @@ SAMPLE = (
 )
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["plain", "early"])
+@pytest.mark.parametrize("dependent", [False, True], ids=["plain", "dependent"])
 @pytest.mark.parametrize(("name", "shape"), SAMPLE, ids=[name for name, _ in SAMPLE])
-def test_a_stamped_launch_gives_the_bits_of_another(name: str, shape: dict[str, int], early: bool) -> None:
+def test_a_stamped_launch_gives_the_bits_of_another(name: str, shape: dict[str, int], dependent: bool) -> None:
     kernel = find(name).make(**shape)
     plain, stamped = (inputs(kernel) for _ in range(2))
-    emitted, launch = emit(kernel, TARGET, early=early), kernel.launch()
+    emitted, launch = emit(kernel, TARGET, dependent=dependent), kernel.launch()
     passed = [plain[name] for name in kernel.signature()]
     emulator.run(emitted.text, emitted.entry, launch.grid, launch.block, passed, shared=launch.dynamic_shared, sanitize=False)
-    assert launched(kernel, early, **stamped)[0, END] < NEVER
+    assert launched(kernel, dependent, **stamped)[0, END] < NEVER
     for name in kernel.signature():
         assert np.asarray(plain[name]).tobytes() == np.asarray(stamped[name]).tobytes(), name
 

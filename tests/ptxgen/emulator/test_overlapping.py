@@ -37,7 +37,7 @@ class One:
     source: str
     target: str
     after: tuple[int, ...] = ()
-    early: bool = True
+    dependent: bool = True
     constant: bool = True
     blocks: int = 1
 
@@ -51,7 +51,7 @@ def run(plan: Sequence[One], seed: int, *, sanitize: bool = True) -> tuple[dict[
         for name, read_only in ((one.source, True), (one.target, False)):
             own.add(memory[name].ctypes.data, 256, name, read_only=read_only, constant=read_only and one.constant)
         params = np.array([memory[one.source].ctypes.data, memory[one.target].ctypes.data], np.uint64).tobytes()
-        launches.append(Launch(compiled(one.body, sanitize), one.blocks, 1, params, 0, own, one.early))
+        launches.append(Launch(compiled(one.body, sanitize), one.blocks, 1, params, 0, own, one.dependent))
     findings = launch_overlapping(launches, [one.after for one in plan], seed=seed, seconds=10)
     return {name: int(values[0]) for name, values in memory.items()}, findings
 
@@ -115,8 +115,8 @@ def test_a_store_before_the_wait_races_with_a_read_in_flight() -> None:
     assert {run([reads, writes], seed, sanitize=False)[0]["b"] for seed in SEEDS} == {0, 7}
 
 
-def test_a_launch_that_does_not_start_early_comes_after_all_that_it_waits_for() -> None:
-    late = One(f"{LOAD}\n{PASS_ON}", "a", "b", (0,), early=False)
+def test_a_launch_that_is_not_dependent_comes_after_all_that_it_waits_for() -> None:
+    late = One(f"{LOAD}\n{PASS_ON}", "a", "b", (0,), dependent=False)
     for seed in SEEDS:
         values, findings = run([EARLY_READ[0], late], seed)
         assert not findings
@@ -124,7 +124,7 @@ def test_a_launch_that_does_not_start_early_comes_after_all_that_it_waits_for() 
 
 
 def test_the_read_only_path_is_for_what_launches_before_have_written() -> None:
-    through = One(f"ld.global.nc.u32 %r5, [%rd1];\n{PASS_ON}", "a", "b", (0,), early=False, constant=False)
+    through = One(f"ld.global.nc.u32 %r5, [%rd1];\n{PASS_ON}", "a", "b", (0,), dependent=False, constant=False)
     assert not run([EARLY_READ[0], through], 1)[1]
 
 

@@ -231,7 +231,7 @@ def test_so_may_those_of_cp_async_and_a_read_before_the_wait_is_found_in_either_
 
 def found_in_a_ring(change: Callable[[str], str]) -> list[Finding]:
     """What is found in a product whose warps stream weights through a ring, with another text."""
-    product = find("hw_dp4a_q8_0_gemv").make(k=1024, n=9, digits=1, num_warps=1, rows_per_warp=1, turns=8, ring=2)
+    product = find("hw_dp4a_q8_0_gemv").make(k=1024, n=9, digits=1, num_warps=1, rows_per_warp=1, row_groups=8, stages=2)
     arguments, signature, launch = inputs(product), product.signature(), product.launch()
     args = [
         Marked(arguments[name].copy(), a.direction != "out", a.constant, a.settled) if isinstance(a, Array) else arguments[name]

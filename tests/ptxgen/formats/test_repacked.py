@@ -16,7 +16,7 @@ from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, REPACKED, RepackedFormat, find
-from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
+from ptxgen.kernels.gemm.f16_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemv.basic import Gemv
 from ptxgen.kernels.gemv.chunked_tiled import ChunkedTiledGemv
@@ -107,7 +107,7 @@ Q8_0, ALIGNED = FORMATS["Q8_0"], REPACKED["Q8_0_ALIGNED"]
 @pytest.mark.parametrize("digits", [1, 2, 3])
 @pytest.mark.parametrize("k", [256, 512, 768, 1536, 3584, 4096])
 def test_products_of_repacked_blocks_have_the_bits_of_those_of_files(k: int, digits: int, format: RepackedFormat) -> None:
-    """One row of activations and several; k of shares of a warp, of whole steps, and with a partial one."""
+    """One row of activations and several; k of lane groups of a warp, of whole steps, and with a partial one."""
     for kernel in (
         HwDp4aGemv(format.native, k=k, n=5, digits=digits, num_warps=1, rows_per_warp=2),
         gemvs.batched(format.native, k=k, n=3, m=2, digits=digits, num_warps=1),
@@ -125,7 +125,7 @@ def test_a_lane_loads_sixteen_weights_of_aligned_q8_0_by_two_instructions() -> N
 
 OTHERS: list[KernelType] = [
     HwDp4aGemv(Q8_0, k=18944, n=2, digits=3, num_warps=1),  # a loop
-    HwDp4aGemv(Q8_0, k=1536, n=9, digits=3, num_warps=1, turns=4, normed=True),
+    HwDp4aGemv(Q8_0, k=1536, n=9, digits=3, num_warps=1, row_groups=4, normed=True),
     gemvs.residual(Q8_0, k=1536, n=3, digits=3, num_warps=1),
     gemvs.fused(Q8_0, k=768, n=3, n2=2, n3=1, digits=3, num_warps=1, rows_per_warp=1),
     gemvs.swiglu(Q8_0, k=1536, n=32, digits=3, out_digits=3, num_warps=2, rows_per_warp=4),

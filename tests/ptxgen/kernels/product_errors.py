@@ -15,8 +15,8 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.accuracy import with_outlier
 from ptxgen.kernels.compose import for_rows
-from ptxgen.kernels.quantize import activation_halves
-from ptxgen.kernels.quantize.activation_digits import BLOCK, quantize
+from ptxgen.kernels.quantize import f16_split
+from ptxgen.kernels.quantize.int8_planes import BLOCK, quantize
 from ptxgen.kernels.registry import entries
 
 MOST_NMSE = 5e-4
@@ -65,10 +65,10 @@ class Product:
     def arguments(self, kernel: KernelType) -> dict[str, Any]:
         """All that the kernel takes, its result full of NaN."""
         given: dict[str, Any] = {"w": self.w, "y": np.full(self.exact.shape, np.nan, np.float32)}
-        if kernel.activation_digits:
-            given |= quantize(self.x, kernel.activation_digits)._asdict()
-        elif kernel.activation_halves is not None:
-            given |= activation_halves.pack(self.x, kernel.activation_halves)._asdict()
+        if kernel.activation_planes:
+            given |= quantize(self.x, kernel.activation_planes)._asdict()
+        elif kernel.activation_f16_split is not None:
+            given |= f16_split.pack(self.x, kernel.activation_f16_split)._asdict()
         else:
             given["x"] = self.x
         return {

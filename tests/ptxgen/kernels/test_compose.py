@@ -10,7 +10,7 @@ import pytest
 
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.compose import add_residual, for_rows, start_early
+from ptxgen.kernels.compose import add_residual, as_dependent, for_rows
 from ptxgen.kernels.gemv.basic import Gemv
 from ptxgen.kernels.gemv.dp4a import Dp4aGemv
 from ptxgen.kernels.gemv.mwv import FOR_SEVERAL, MwvGemv
@@ -48,5 +48,5 @@ def test_a_field_residual_and_the_fields_of_a_dependent_form_are_set() -> None:
     assert add_residual(OWN) == replace(OWN, residual=True)
     assert add_residual(replace(OWN, residual=True)) is None
     assert add_residual(Gemv(Q4_K, k=256, n=3)) is None
-    assert start_early(OWN) == replace(OWN, ahead=True)
-    assert start_early(Gemv(Q4_K, k=256, n=3)) == Gemv(Q4_K, k=256, n=3)
+    assert as_dependent(OWN) == replace(OWN, ahead=True)
+    assert as_dependent(Gemv(Q4_K, k=256, n=3)) == Gemv(Q4_K, k=256, n=3)

@@ -12,7 +12,7 @@ from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels.checking import run
 
 
-def test_halves_are_rounded_to_nearest_even_at_ties_subnormals_and_overflow() -> None:
+def test_f16_split_is_rounded_to_nearest_even_at_ties_subnormals_and_overflow() -> None:
     weights = np.array(
         [1 + 2**-11, 1 + 3 * 2**-11, 65519.996, 65520.0, -1e30, 2**-24, 2**-25, 3 * 2**-25, -0.0, np.inf], np.float32
     )
@@ -31,7 +31,7 @@ def test_the_largest_and_smallest_scales_give_what_numpy_gives(scale: float) -> 
 
 
 @pytest.mark.parametrize("format", FORMATS.values(), ids=str)
-def test_a_thread_stores_as_many_halves_at_once_as_the_format_has_columns_side_by_side(format: Format) -> None:
+def test_a_thread_stores_as_many_f16_at_once_as_the_format_has_columns_side_by_side(format: Format) -> None:
     kernel = DequantF16(format=format, k=format.block, n=1)
     vector = f".v{kernel.width}" if kernel.width > 1 else ""
     assert emit(kernel).text.count(f"st.global{vector}.b16") == format.depth

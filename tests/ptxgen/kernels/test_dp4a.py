@@ -1,4 +1,4 @@
-"""What the kernels on activation digits, and the quantising kernels, promise beyond the catalogue's tests."""
+"""What the kernels on int8 planes of activations, and the quantising kernels, promise beyond the catalogue's tests."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ptxgen.formats import FORMATS
 from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.gemv import emission
 from ptxgen.kernels.gemv.chunks import loops
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.shared_digits import MOST_SHARED, Layout, chunks, dynamic_bytes, padding, rows_at_once
-from ptxgen.kernels.quantize.activation_digits import LARGEST, quantize, values
+from ptxgen.kernels.gemv.plane_gemv_type import PACKED
+from ptxgen.kernels.gemv.shared_planes import MOST_SHARED, Layout, chunks, dynamic_bytes, padding, rows_at_once
+from ptxgen.kernels.quantize.int8_planes import LARGEST, quantize, values
 from ptxgen.kernels.registry import find
 from ptxgen.target import MAX_STATIC_SHARED, Target
 from ptxgen.toolchain.assemble import assemble
@@ -62,7 +62,7 @@ def test_what_is_not_finite_reaches_the_result_of_its_own_block_only(digits: int
 
 
 @all_digits
-def test_subnormal_blocks_stay_in_the_range_of_their_digits(digits: int) -> None:
+def test_subnormal_blocks_stay_in_the_range_of_their_planes(digits: int) -> None:
     kernel = find(f"q{8 * digits}_quantize").make(n=32)
     arguments = inputs(kernel)
     arguments["x"][:] = np.linspace(-190e-45, 190e-45, 32, dtype=np.float32)
@@ -99,7 +99,7 @@ def test_the_text_has_real_dp4a_for_every_four_weights_of_a_lane(strategy: str, 
 
 @every_strategy
 @pytest.mark.parametrize("digits", [2, 3])
-def test_each_digit_is_a_dp4a_where_there_was_one(strategy: str, digits: int) -> None:
+def test_each_plane_is_a_dp4a_where_there_was_one(strategy: str, digits: int) -> None:
     one, more = (emit(find(f"{strategy}_q4k_gemv").make(k=2048, n=2, digits=count)).text for count in (1, digits))
     assert more.count("dp4a.") == digits * one.count("dp4a.")
 
@@ -127,7 +127,7 @@ def test_registers_are_bounded_so_that_enough_threads_are_resident(
 
 @pytest.mark.parametrize("id", ["q4k", "q5k", "q6k", "q8_0"])
 @pytest.mark.parametrize("k", [4096, 14336])
-def test_three_digits_spill_no_register_at_the_shapes_of_an_8b(id: str, k: int) -> None:
+def test_three_planes_spill_no_register_at_the_shapes_of_an_8b(id: str, k: int) -> None:
     text = emit(find(f"hw_dp4a_{id}_gemv").make(k=k, n=4096, digits=3), Target(90)).text
     assert assemble(text, Target(90)).spill_stores == 0
 
@@ -214,7 +214,7 @@ def test_a_batch_loads_weights_once(m: int, digits: int) -> None:
 
 @every_strategy
 @pytest.mark.parametrize("id", ["q4k", "q6k"])
-def test_two_digits_cost_no_accuracy_even_with_a_massive_channel(strategy: str, id: str) -> None:
+def test_two_planes_cost_no_accuracy_even_with_a_massive_channel(strategy: str, id: str) -> None:
     shape = {"k": 4096, "n": 8}
     one, two = (
         find(f"{strategy}_{id}_gemv").make(digits=digits, **shape).accuracy(np.random.default_rng(0)) for digits in (1, 2)
@@ -226,7 +226,7 @@ def test_two_digits_cost_no_accuracy_even_with_a_massive_channel(strategy: str, 
 
 
 @pytest.mark.parametrize("id", ["q4k", "q6k", "q8_0", "q4_1"])
-def test_three_digits_are_as_accurate_as_f32(id: str) -> None:
+def test_three_planes_are_as_accurate_as_f32(id: str) -> None:
     three = find(f"hw_dp4a_{id}_gemv").make(digits=3, k=4096, n=8).accuracy(np.random.default_rng(0))
     # A block's values have errors of up to 1.5 * 2^-24 of its peak, which 4096 random ones of either sign average out.
     assert set(three) == {"normal activations", "one channel at 26 x rms"}
@@ -236,7 +236,7 @@ def test_three_digits_are_as_accurate_as_f32(id: str) -> None:
 @every_strategy
 @pytest.mark.parametrize("id", ["q4k", "q6k", "q8_0", "q4_1"])
 @pytest.mark.parametrize("channel", [1.0, OUTLIER])
-def test_a_product_with_three_digits_is_within_1e_6_of_the_one_with_f32_activations(
+def test_a_product_with_three_planes_is_within_1e_6_of_the_one_with_f32_activations(
     strategy: str, id: str, channel: float
 ) -> None:  # fmt: skip
     kernel = find(f"{strategy}_{id}_gemv").make(digits=3, k=2048, n=16)
@@ -264,7 +264,7 @@ def test_integers_at_their_extremes_do_not_overflow(strategy: str, digits: int, 
 
 
 @pytest.mark.parametrize("digits", [1, 2, 3])
-def test_quantised_integers_are_those_of_their_digits(digits: int) -> None:
+def test_quantised_integers_are_those_of_their_planes(digits: int) -> None:
     largest = LARGEST[digits]
     x = np.random.default_rng(0).uniform(-largest, largest, (3, 1024)).astype(np.float32)
     x[0, :2] = largest, -largest  # so the scale is 1, and all digits of the two are 127 and -127
@@ -287,10 +287,10 @@ def test_chunks_cover_a_row_once_and_fit_shared_memory(id: str, rows: int, block
     assert [first for first, _ in parts] == [sum(count for _, count in parts[:i]) for i in range(len(parts))]
     assert sum(count for _, count in parts) == -(-k // step)
     longest = min(k, parts[0][1] * step)
-    asked_for = dynamic_bytes(format, k, rows, digits)
-    assert Layout(format, longest, together, digits).bytes <= max(MAX_STATIC_SHARED, asked_for)
-    assert asked_for <= MOST_SHARED
-    assert not asked_for or len(parts) == rows == 1
+    dynamic_shared = dynamic_bytes(format, k, rows, digits)
+    assert Layout(format, longest, together, digits).bytes <= max(MAX_STATIC_SHARED, dynamic_shared)
+    assert dynamic_shared <= MOST_SHARED
+    assert not dynamic_shared or len(parts) == rows == 1
 
 
 @pytest.mark.parametrize("id", sorted(PACKED))

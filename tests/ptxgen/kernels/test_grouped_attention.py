@@ -14,7 +14,7 @@ from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
 from ptxgen.kernels.attention.suited import splits_for
 from ptxgen.kernels.attention.token_split import LastBlock, OneBlock
-from ptxgen.kernels.quantize.activation_digits import quantize
+from ptxgen.kernels.quantize.int8_planes import quantize
 from ptxgen.kernels.registry import find
 from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels.checking import check, run

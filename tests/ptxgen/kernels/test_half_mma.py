@@ -11,9 +11,9 @@ import pytest
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.compose import add_residual
 from ptxgen.kernels.gemm import suited
-from ptxgen.kernels.gemm.half_gemm_type import IN_HALVES
-from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
-from ptxgen.kernels.quantize.activation_halves import pack
+from ptxgen.kernels.gemm.f16_gemm_type import IN_HALVES
+from ptxgen.kernels.gemm.f16_mma_gemm import HalfMmaGemm
+from ptxgen.kernels.quantize.f16_split import pack
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
@@ -23,7 +23,7 @@ from tests.ptxgen.kernels.running import assert_matches_reference, emulate, inpu
 
 def y_of(kernel: HalfMmaGemm, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     y = np.full((len(x), kernel.n), np.nan, np.float32)
-    arguments: dict[str, Any] = {"y": y, "w": w, **pack(x, kernel.activation_halves)._asdict()}
+    arguments: dict[str, Any] = {"y": y, "w": w, **pack(x, kernel.activation_f16_split)._asdict()}
     return emulate(kernel, arguments, target=Target(80), sanitize=False)[0]["y"]
 
 

@@ -10,8 +10,8 @@ import pytest
 from executor.base.disk_cache import DiskCache
 from executor.base.environment import settings
 from ptxgen.dsl.kernel_type import KernelType
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.gemv.plane_gemv_type import PACKED
 from ptxgen.kernels.known_models import KNOWN_MODELS, kernels, matrices
 from ptxgen.kernels.registry import find
 from ptxgen.target import ALL, Target
@@ -75,7 +75,7 @@ def test_kernels_at_the_shapes_of_known_models_neither_spill_nor_grow(number: in
 
 
 @pytest.mark.parametrize(("name", "shape"), SPILLED, ids=str)
-def test_what_spilled_with_three_digits_does_no_more(name: str, shape: dict[str, int]) -> None:
+def test_what_spilled_with_three_planes_does_no_more(name: str, shape: dict[str, int]) -> None:
     kernel = find(name).make(n=4096, digits=3, **shape)
     for target in ALL if shape["k"] == 18944 else (Target(90),):
         assert verdict(kernel, target) == ""

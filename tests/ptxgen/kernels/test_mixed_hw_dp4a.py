@@ -12,7 +12,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, Format
 from ptxgen.kernels.compose import fuse_horizontally
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.shared_digits import Layout
+from ptxgen.kernels.gemv.shared_planes import Layout
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
@@ -67,7 +67,7 @@ def kind(kernel: KernelType | None) -> str:
     return "" if kernel is None else kernel.name.partition("_")[0]
 
 
-def test_who_is_joined_so() -> None:
+def test_who_is_fused_so() -> None:
     q, k, v = made(Q4_K, 16), made(Q4_K, 8), made(ALIGNED, 8, rows_per_warp=1)
     together = fuse_horizontally(q, [k, v])
     assert together == gemvs.fused_with_another(**q.parameters(), format=Q4_K, n2=8, n3=8, last=ALIGNED, last_rows_per_warp=1)
@@ -78,7 +78,7 @@ def test_who_is_joined_so() -> None:
     in_rounds = {"num_warps": 8, "rows_per_warp": 1, "k": 4096}  # three: 768 blocks, of which 264 are there at once
     q, k, v = (made(format, n, **in_rounds) for format, n in ((Q4_K, 4096), (Q4_K, 1024), (ALIGNED, 1024)))
     assert fuse_horizontally(q, [k, v]) is None
-    assert kind(fuse_horizontally(replace(q, rows_per_warp=2, turns=2), [k, v])) == "mixed"
+    assert kind(fuse_horizontally(replace(q, rows_per_warp=2, row_groups=2), [k, v])) == "mixed"
     beyond = {"k": 28672}  # activations that do not fit shared memory at once
     assert fuse_horizontally(made(Q4_K, 16, **beyond), [made(Q4_K, 8, **beyond), made(ALIGNED, 8, **beyond)]) is None
 
@@ -88,7 +88,7 @@ def test_who_is_joined_so() -> None:
     [
         ({"n3": 0}, "n3 must be an integer, 1 or more, got 0"),
         ({"last_rows_per_warp": 9}, "last_rows_per_warp must be an integer, 1..8, got 9"),
-        ({"k": 28672}, "3 digits of k=28672 do not fit shared memory at once"),
+        ({"k": 28672}, "3 planes of k=28672 do not fit shared memory at once"),
     ],
     ids=str,
 )
@@ -102,13 +102,13 @@ def test_one_format_alone_is_refused() -> None:
         gemvs.fused_with_another(Q4_K, k=1536, n=4, n2=4, n3=4, last=Q4_K)
 
 
-def test_matrices_of_fewer_rows_than_turns_take_are_joined_in_one_turn() -> None:
-    q = made(Q4_K, 64, turns=8)
+def test_matrices_of_fewer_rows_than_row_groups_take_are_fused_in_one_row_group() -> None:
+    q = made(Q4_K, 64, row_groups=8)
     few = made(Q4_K, 8), made(Q4_K, 8), made(ALIGNED, 8)
-    for others, turns in (((few[0],), 1), (few[:2], 1), ((few[0], few[2]), 1), ((made(Q4_K, 16), made(ALIGNED, 16)), 8)):
+    for others, row_groups in (((few[0],), 1), (few[:2], 1), ((few[0], few[2]), 1), ((made(Q4_K, 16), made(ALIGNED, 16)), 8)):
         together = fuse_horizontally(q, others)
         assert together is not None
-        assert together.parameters()["turns"] == turns
+        assert together.parameters()["row_groups"] == row_groups
     short = made(Q4_K, 64, k=512)
-    shares = fuse_horizontally(replace(short, turns=4, rows_per_warp=1), [short, made(ALIGNED, 64, k=512)])
-    assert shares is not None, "two rows of v for each of the warp's shares are more than lanes in four turns"
+    together = fuse_horizontally(replace(short, row_groups=4, rows_per_warp=1), [short, made(ALIGNED, 64, k=512)])
+    assert together is not None, "two rows of v for each of the warp's lane groups are more than lanes in four row groups"

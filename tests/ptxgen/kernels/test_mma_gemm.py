@@ -11,8 +11,8 @@ import pytest
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemm import suited
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED
-from ptxgen.kernels.quantize.activation_digits import quantize
+from ptxgen.kernels.gemv.plane_gemv_type import PACKED
+from ptxgen.kernels.quantize.int8_planes import quantize
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
@@ -44,7 +44,7 @@ def test_a_row_has_the_same_bits_whatever_m_and_the_tiles_are(id: str, k: int) -
 
 
 @pytest.mark.parametrize("id", PACKED)
-def test_one_digit_has_no_more_error_than_the_tests_of_llama_cpp_allow(id: str) -> None:
+def test_one_plane_has_no_more_error_than_the_tests_of_llama_cpp_allow(id: str) -> None:
     kernel = MmaGemm(PACKED[id], m=16, k=2048, n=32, digits=1)
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (kernel.m, kernel.k)).astype(np.float32)
@@ -66,7 +66,7 @@ def test_integers_at_their_extremes_stay_exact(id: str, header: int, code: int) 
     assert_matches_reference(kernel, arguments, results)
 
 
-def test_rows_of_activations_and_digits_share_each_load_of_weights() -> None:
+def test_rows_of_activations_and_planes_share_each_load_of_weights() -> None:
     one, many = (emit(find("mma_q4k_gemm").make(k=2048, n=64, m=m, digits=3), Target(80)).text for m in (1, 32))
     assert one.count("ld.global.nc") == many.count("ld.global.nc")
     assert many.count("mma.sync") == 4 * one.count("mma.sync") == 4 * 3 * 2  # tiles, digits, blocks of a pass

@@ -12,7 +12,7 @@ from ptxgen.formats import ALL
 from ptxgen.kernels.compose import complete_norm, for_rows, fuse_horizontally
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
-from ptxgen.kernels.quantize.activation_digits import BLOCK, unwritten
+from ptxgen.kernels.quantize.int8_planes import BLOCK, unwritten
 from ptxgen.kernels.quantize.quantize import Quantize
 from tests.ptxgen.kernels import gemvs
 from tests.ptxgen.kernels.checking import run
@@ -35,12 +35,12 @@ def left(k: int, digits: int) -> tuple[dict[str, Any], dict[str, Any]]:
     given = norm.inputs(np.random.default_rng(k))
     made = run(norm, given)
     product = given["x"] * given["gamma"]
-    digits_of_product = run(Quantize(digits, n=norm.hidden), {**unwritten(1, digits, norm.hidden), "x": product})
+    planes_of_product = run(Quantize(digits, n=norm.hidden), {**unwritten(1, digits, norm.hidden), "x": product})
     sums = (given["x"] * given["x"]).reshape(-1, BLOCK)
     while sums.shape[1] > 1:
         sums = sums[:, ::2] + sums[:, 1::2]
     names = ("digits", "scales", "sums")
-    incomplete = {name: digits_of_product[name] for name in names}
+    incomplete = {name: planes_of_product[name] for name in names}
     return {name: made[name] for name in names}, {**incomplete, "squares": sums[:, 0], "eps": given["eps"]}
 
 
@@ -54,7 +54,7 @@ def test_a_product_completes_a_norm_with_the_bits_of_rmsnorm_digits(format: str,
     assert run(plain, given | complete)["y"].tobytes() == run(normed, given | incomplete)["y"].tobytes()
 
 
-def test_joined_products_complete_it_too() -> None:
+def test_fused_products_complete_it_too() -> None:
     complete, incomplete = left(1536, 3)
     plain = gemvs.fused(ALL["Q4_K"], k=1536, n=5, n2=3, n3=2, digits=3, num_warps=2, rows_per_warp=1)
     given = plain.inputs(np.random.default_rng(7))

@@ -20,7 +20,7 @@ from ptxgen.kernels.attention.paged_last_block import PagedAttentionLastBlock
 from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
 from ptxgen.kernels.attention.split import SequenceSplit
 from ptxgen.kernels.attention.suited import suited
-from ptxgen.kernels.quantize.activation_digits import quantize, unwritten
+from ptxgen.kernels.quantize.int8_planes import quantize, unwritten
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.module import emit
@@ -205,7 +205,7 @@ def test_a_chunk_of_a_prompt_has_the_bits_of_its_tokens_one_after_another() -> N
 
 
 @pytest.mark.parametrize("digits", [1, 2, 3])
-def test_the_digits_are_those_of_the_result_bit_for_bit(digits: int) -> None:
+def test_the_planes_are_those_of_the_result_bit_for_bit(digits: int) -> None:
     kernel = made(2)
     results = attended(kernel, at(kernel, (100, 33)), digits=digits)
     expected = quantize(results["out"].reshape(2, -1), digits)
@@ -284,4 +284,4 @@ def test_suited_settings_spill_no_register_on_hopper(heads: int, kv_type: str) -
     settings = suited(target, heads=heads, kv_heads=8, head_dim=128, kv_type=kv_type)._asdict()
     shape: dict[str, Any] = {"rows": 8, "heads": heads, "kv_heads": 8, "head_dim": 128, "kv_type": kv_type, **cache, **settings}
     for kind in (PagedAttention, PagedAttentionLastBlock):
-        assert assemble(emit(kind(**shape).filling(), target, early=True).text, target).spill_stores == 0
+        assert assemble(emit(kind(**shape).filling(), target, dependent=True).text, target).spill_stores == 0

@@ -27,8 +27,8 @@ from ptxgen.kernels.compose import (
     send_part,
 )
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.received_digits import in_parts
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.gemv.received_planes import in_parts
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.kernels.quantize.quantize import Quantize
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
@@ -41,14 +41,14 @@ Q4, Q5, Q6, Q8 = (ALL[name] for name in ("Q4_K", "Q5_K", "Q6_K_ALIGNED", "Q8_0_A
 NARROW: dict[str, Any] = {"num_warps": 2, "rows_per_warp": 1}
 WHOLE: list[HwDp4aGemv] = [
     HwDp4aGemv(Q4, k=1536, n=7, digits=3, **NARROW),
-    HwDp4aGemv(Q4, k=2048, n=7, digits=3, turns=2, ring=3, normed=True, **NARROW),
+    HwDp4aGemv(Q4, k=2048, n=7, digits=3, row_groups=2, stages=3, normed=True, **NARROW),
     HwDp4aGemv(Q8, k=4096, n=5, digits=3, normed=True, **NARROW),
     HwDp4aGemv(Q6, k=3584, n=5, digits=2, num_warps=4, rows_per_warp=1),
     HwDp4aGemv(ALL["Q8_0"], k=896, n=3, digits=1, normed=True, **NARROW),
-    gemvs.residual(Q4, k=14336, n=5, digits=3, ring=2, **NARROW),
-    gemvs.residual(Q4, k=4096, n=101, digits=3, ring=2, num_warps=1, rows_per_warp=1),  # its last blocks come late
-    gemvs.leaving_norm(Q4, k=2048, n=32, digits=3, out_digits=3, num_warps=8, rows_per_warp=2, turns=2),
-    gemvs.swiglu(Q4, k=4096, n=32, digits=3, out_digits=2, num_warps=8, turns=4, ring=2, normed=True),
+    gemvs.residual(Q4, k=14336, n=5, digits=3, stages=2, **NARROW),
+    gemvs.residual(Q4, k=4096, n=101, digits=3, stages=2, num_warps=1, rows_per_warp=1),  # its last blocks come late
+    gemvs.leaving_norm(Q4, k=2048, n=32, digits=3, out_digits=3, num_warps=8, rows_per_warp=2, row_groups=2),
+    gemvs.swiglu(Q4, k=4096, n=32, digits=3, out_digits=2, num_warps=8, row_groups=4, stages=2, normed=True),
     gemvs.fused(Q5, k=1536, n=9, n2=4, n3=3, digits=3, normed=True, **NARROW),
     gemvs.fused_with_another(Q4, last=Q6, k=1024, n=33, n2=8, n3=9, digits=3, num_warps=4, rows_per_warp=2, normed=True),
 ]
@@ -107,12 +107,12 @@ def test_what_is_sent_is_what_is_received() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"k": 2048, "n": 64, "num_warps": 8, "turns": 4, "ring": 2, "row_parts": 2, "normed": True, "ranks": 2},
-        {"k": 512, "n": 96, "num_warps": 4, "turns": 7, "ranks": 4},  # blocks that share groups
+        {"k": 2048, "n": 64, "num_warps": 8, "row_groups": 4, "stages": 2, "row_parts": 2, "normed": True, "ranks": 2},
+        {"k": 512, "n": 96, "num_warps": 4, "row_groups": 7, "ranks": 4},  # blocks that share groups
     ],
     ids=["rings and parts", "shared groups"],
 )
-def test_gate_and_up_send_the_very_digits_that_they_leave(settings: dict[str, Any]) -> None:
+def test_gate_and_up_send_the_very_planes_that_they_leave(settings: dict[str, Any]) -> None:
     """What they leave are those of each rank alone."""
     kernel = gemvs.sent_swiglu(Q4, digits=3, out_digits=3, **settings)
     assert kernel.sends is not None
@@ -159,7 +159,7 @@ def test_a_product_does_not_go_on_without_a_word(change: Callable[[str], str]) -
         ({"row_parts": 2, "pdl": True}, "takes one row in parts, without pdl, got 1, pdl=True"),
         (
             {"row_parts": 2, "k": 36864},
-            "row_parts must be 1 where activations do not fit shared memory at once, as 3 digits of k=36864",
+            "row_parts must be 1 where activations do not fit shared memory at once, as 3 planes of k=36864",
         ),
     ],
     ids=str,
@@ -171,7 +171,7 @@ def test_parts_that_there_cannot_be_are_refused(settings: dict[str, Any], messag
         gemvs.batched(Q4, k=512, n=4, m=3, digits=3, row_parts=2)
 
 
-def test_parts_of_two_ranks_spill_nothing_where_weights_have_a_ring() -> None:
+def test_parts_of_two_ranks_spill_nothing_where_weights_have_a_pipeline() -> None:
     """Of an 8B, whose kernels were measured."""
     o, down = (add_residual(HwDp4aGemv(Q4, k=k, n=2048, digits=3)) for k in (4096, 14336))
     better = add_residual(HwDp4aGemv(Q6, k=14336, n=2048, digits=3))
@@ -182,10 +182,10 @@ def test_parts_of_two_ranks_spill_nothing_where_weights_have_a_ring() -> None:
     readers = [one and complete_norm(one) for one in (gated, joined, mixed)] + [o, down, better]
     for reader in readers:
         parts = reader and receive_parts(reader, 2)
-        ringed = parts and pipeline_weights(parts)
-        assert ringed is not None
-        assert assemble(emit(ringed, Target(90)).text, Target(90)).spill_stores == 0
-        sends = send_part(ringed, 2)
+        pipelined = parts and pipeline_weights(parts)
+        assert pipelined is not None
+        assert assemble(emit(pipelined, Target(90)).text, Target(90)).spill_stores == 0
+        sends = send_part(pipelined, 2)
         if sends is not None:
             assert assemble(emit(sends, Target(90)).text, Target(90)).spill_stores == 0
 

@@ -1,4 +1,4 @@
-"""persistent_layer: the bits of the kernels that it stands for, whatever its grid, its ring, its formats and its digits."""
+"""persistent_layer: the bits of the kernels that it stands for, whatever its grid, its pipeline, its formats and its digits."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_a_layer_of_any_formats_has_the_bits_of_its_kernels_one_by_one(names: Se
     "settings",
     [
         {"blocks": 1},
-        {"blocks": 7, "rows_per_warp": 2, "slots": 2},  # nothing is under way while rows are multiplied
-        {"num_warps": 16, "rows_per_warp": 3, "slots": 5},
+        {"blocks": 7, "rows_per_warp": 2, "pipeline_stages": 2},  # nothing is under way while rows are multiplied
+        {"num_warps": 16, "rows_per_warp": 3, "pipeline_stages": 5},
         {"gate_digits": 1, "down_digits": 2, "next_digits": 1, "attended_digits": 1},
         {"queries": 0, "keys": 0, "attn_q": "", "attn_k": "", "attn_v": ""},  # the last layer
         {"keys": 0, "attn_k": "", "attn_v": ""},  # an output head alone
@@ -87,7 +87,7 @@ def test_the_sanitiser_finds_nothing_in_blocks_that_wait_for_each_other() -> Non
 
 def test_weights_are_asked_for_before_the_launch_before_has_ended() -> None:
     """Before it waits it copies the first segments, and touches nothing that is not constant."""
-    text = emit(of_format("Q4_K"), Target(90), early=True).text
+    text = emit(of_format("Q4_K"), Target(90), dependent=True).text
     before, after = text.split("griddepcontrol.wait")
     assert "cp.async.cg" in before
     for touched in ("ld.global", "st.global", "atom.", " red."):
@@ -102,7 +102,7 @@ def test_weights_are_asked_for_before_the_launch_before_has_ended() -> None:
         ({"queries": 0}, "attn_q goes with queries"),
         ({"attn_v": ""}, "attn_k and attn_v with keys"),
         ({"num_warps": 4}, "num_warps must be a multiple of 8"),
-        ({"slots": 3}, "slots must be an integer, 4..64, got 3"),
+        ({"pipeline_stages": 3}, "pipeline_stages must be an integer, 4..64, got 3"),
         ({"ffn": 100}, "ffn must be a multiple of 32"),
     ],
 )

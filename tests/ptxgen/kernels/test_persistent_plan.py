@@ -50,5 +50,5 @@ def test_segments_are_whole_steps_and_all_of_a_row(format: Format, blocks: int) 
     furthest = max(
         (row * one.row_bytes + one.bytes * part) % PIECE for row in range(PIECE) for part in range(min(one.count, PIECE))
     )
-    assert one.slot_bytes % PIECE == 0
-    assert furthest + one.bytes <= one.slot_bytes
+    assert one.stage_bytes % PIECE == 0
+    assert furthest + one.bytes <= one.stage_bytes

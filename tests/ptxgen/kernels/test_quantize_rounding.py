@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, quantize
+from ptxgen.kernels.quantize.int8_planes import BLOCK, LARGEST, quantize
 from ptxgen.kernels.quantize.quantize import Quantize
 from tests.ptxgen.kernels.running import emulate
 

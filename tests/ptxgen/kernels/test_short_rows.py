@@ -15,7 +15,7 @@ from ptxgen.formats import ALL
 from ptxgen.kernels.compose import defer_norm, fuse_swiglu
 from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels import gemvs
 from tests.ptxgen.kernels.checking import run
@@ -88,10 +88,10 @@ def test_a_sum_of_negative_zeros_is_zero_as_it_is_with_the_zeros_of_other_lanes(
 )
 def test_shares_take_the_words_that_a_warp_takes_of_one_long_row(format: str, k: int) -> None:
     short = HwDp4aGemv(ALL[format], k=k, n=8, num_warps=1, rows_per_warp=1)
-    shares = short.fragments.shares
-    long = replace(short, k=k * shares, n=8 // shares)
-    assert shares > 1
-    assert long.fragments.shares == 1
+    lane_groups = short.fragments.lane_groups
+    long = replace(short, k=k * lane_groups, n=8 // lane_groups)
+    assert lane_groups > 1
+    assert long.fragments.lane_groups == 1
     taken = []
     for kernel in (short, long):
         given = kernel.inputs(np.random.default_rng(0))
@@ -108,7 +108,7 @@ def test_two_rows_side_by_side_cost_the_products_of_one_that_is_as_long_and_fewe
 
 
 @pytest.mark.parametrize("k", [512, 1024, 2048])
-def test_what_makes_digits_of_its_results_has_the_rows_of_a_group_in_a_block_still(k: int) -> None:
+def test_what_makes_planes_of_its_results_has_the_rows_of_a_group_in_a_block_still(k: int) -> None:
     plain = HwDp4aGemv(Q4_K, k=k, n=96, digits=3)
     normed, gated = defer_norm(plain, 3), fuse_swiglu(plain, plain, 2)
     assert isinstance(normed, HwDp4aGemv)

@@ -13,9 +13,9 @@ from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.formats import find as find_format
-from ptxgen.kernels.compose import add_residual, fuse_horizontally, start_early
+from ptxgen.kernels.compose import add_residual, as_dependent, fuse_horizontally
 from ptxgen.kernels.gemm import suited
-from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
+from ptxgen.kernels.gemm.f16_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES
 from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
 from ptxgen.kernels.registry import find
@@ -140,7 +140,7 @@ def test_matrices_of_one_launch_have_the_bits_that_they_have_alone(slices: int) 
         assert alone["y"].tobytes() == results[f"y{number}"].tobytes()
 
 
-def test_only_kernels_for_the_same_activations_are_joined() -> None:
+def test_only_kernels_for_the_same_activations_are_fused() -> None:
     one = made(9, columns=16)
     assert fuse_horizontally(one, [made(9, n=5)]) == made(9, columns=16, n2=5)
     others: tuple[KernelType, ...] = (made(8), made(9, parts=1), made(9, k=256), HalfMmaGemm(Q4_K, m=9, k=1280, n=5))
@@ -151,7 +151,7 @@ def test_only_kernels_for_the_same_activations_are_joined() -> None:
     assert fuse_horizontally(HalfMmaGemm(Q4_K, m=9, k=1280, n=5), [one]) is None
 
 
-def test_a_joined_launch_fills_a_gpu_and_fits() -> None:
+def test_a_fused_launch_fills_a_gpu_and_fits() -> None:
     q, k = (suited.stationary(Q4_K, k=4096, n=n, m=8, parts=2) for n in (4096, 1024))
     attention, gate = fuse_horizontally(q, [k, k]), suited.stationary(Q4_K, k=4096, n=14336, m=8, parts=2)
     assert isinstance(attention, StationaryGemm)
@@ -180,13 +180,13 @@ def test_the_programmatic_launch_waits_after_the_first_copies_and_before_the_act
 
 
 @pytest.mark.parametrize("m", [2, 8, 16])
-def test_of_blocks_that_start_early_a_multiprocessor_holds_one(m: int) -> None:
+def test_of_blocks_that_are_dependent_a_multiprocessor_holds_one(m: int) -> None:
     reserved, there = 1024, 228 * 1024  # bytes: for each block, and in all (CUDA C++ Programming Guide, compute capability 9.0)
     for k, n in ((4096, 1024), (14336, 4096)):
         usual = suited.stationary(Q4_K, k=k, n=n, m=m, parts=2)
-        early = start_early(usual)
-        assert early.launch().early
-        assert 2 * (early.launch().dynamic_shared + reserved) > there
+        dependent = as_dependent(usual)
+        assert dependent.launch().dependent
+        assert 2 * (dependent.launch().dynamic_shared + reserved) > there
         assert usual.launch().dynamic_shared == usual.dynamic_shared
         assert 2 * (usual.dynamic_shared + reserved) <= there  # so it is not the weights that keep a second block out
 

@@ -11,11 +11,11 @@ import pytest
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.compose import add_residual, fuse_horizontally
 from ptxgen.kernels.gemm import suited
-from ptxgen.kernels.gemm.half_gemm_type import IN_HALVES
+from ptxgen.kernels.gemm.f16_gemm_type import IN_HALVES
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES
 from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
 from ptxgen.kernels.gemm.wgmma_gemm import WINDOWED, WgmmaGemm
-from ptxgen.kernels.quantize.activation_halves import pack
+from ptxgen.kernels.quantize.f16_split import pack
 from ptxgen.kernels.registry import find
 from ptxgen.kernels.suited import MULTIPROCESSORS
 from ptxgen.target import HOPPER, Target
@@ -27,7 +27,7 @@ from tests.ptxgen.kernels.running import assert_matches_reference, emulate, inpu
 
 def y_of(kernel: WgmmaGemm, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     y = np.full((len(x), kernel.n), np.nan, np.float32)
-    arguments: dict[str, Any] = {"y": y, "w": w, **pack(x, kernel.activation_halves)._asdict()}
+    arguments: dict[str, Any] = {"y": y, "w": w, **pack(x, kernel.activation_f16_split)._asdict()}
     return emulate(kernel, arguments, sanitize=False)[0]["y"]
 
 
@@ -79,7 +79,7 @@ def test_matrices_of_one_launch_have_the_bits_that_they_have_alone() -> None:
         ((14336, 14336), 1, 2, 128, 7),  # 34; on their own eight of them
     ],
 )
-def test_a_joined_launch_has_the_blocks_that_keep_a_gpu_busy_for_the_shortest_time(
+def test_a_fused_launch_has_the_blocks_that_keep_a_gpu_busy_for_the_shortest_time(
     ns: tuple[int, ...], parts: int, warpgroups: int, columns: int, rounds: int
 ) -> None:
     first, *others = (suited.wgmma(IN_HALVES["q4k"], k=4096, n=n, m=512, parts=parts) for n in ns)
@@ -89,21 +89,21 @@ def test_a_joined_launch_has_the_blocks_that_keep_a_gpu_busy_for_the_shortest_ti
     assert -(-together.blocks.groups // MULTIPROCESSORS) == rounds
 
 
-def test_the_settings_of_any_of_the_joined_kernels_may_be_those_of_all() -> None:
+def test_the_settings_of_any_of_the_fused_kernels_may_be_those_of_all() -> None:
     small = WgmmaGemm(IN_HALVES["q4k"], m=9, k=512, n=5, warpgroups=1, columns=8)
     large = replace(small, n=64, warpgroups=4, columns=64, stages=2)
     assert fuse_horizontally(large, [small]) == replace(small, n=64, n2=5)
     assert fuse_horizontally(small, [large]) == replace(small, n2=64)
 
 
-def test_launches_that_would_take_longer_as_one_are_not_joined() -> None:
+def test_launches_that_would_take_longer_as_one_are_not_fused() -> None:
     q = WgmmaGemm(IN_HALVES["q4k"], k=4096, n=4096, m=1024, warpgroups=4, columns=64, stages=2, unpacked=2)  # two rounds
     k = replace(q, n=1024, warpgroups=3, unpacked=4)  # one
     assert fuse_horizontally(q, [k]) is None
     assert fuse_horizontally(q, [k, k]) is not None
 
 
-def test_only_kernels_for_the_same_activations_are_joined() -> None:
+def test_only_kernels_for_the_same_activations_are_fused() -> None:
     one = WgmmaGemm(IN_HALVES["q4k"], m=9, k=512, n=5)
     assert fuse_horizontally(one, [one]) is not None
     for other in (replace(one, m=8), replace(one, parts=1), replace(one, k=256), replace(one, n2=3), add_residual(one)):

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from ptxgen.conformance.early_start import violations
+from ptxgen.conformance.dependent_launch import violations
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.errors import PtxGenError
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
@@ -128,17 +128,19 @@ def test_a_module_of_two_entries_assembles_and_of_one_twice_is_refused() -> None
         module_text([one, one], DEFAULT)
 
 
-def test_a_kernel_that_starts_early_lets_the_next_start_and_waits_first() -> None:
-    text = emit(KERNEL, Target(90), early=True, lines=True).text
+def test_a_kernel_that_is_dependent_lets_the_next_start_and_waits_first() -> None:
+    text = emit(KERNEL, Target(90), dependent=True, lines=True).text
     assert not violations(text, KERNEL.name, KERNEL.signature())
-    lines, plain = (text.splitlines() for text in (emit(KERNEL, Target(90), early=True).text, emit(KERNEL, Target(90)).text))
+    lines, plain = (
+        text.splitlines() for text in (emit(KERNEL, Target(90), dependent=True).text, emit(KERNEL, Target(90)).text)
+    )
     first = lines.index("    griddepcontrol.launch_dependents;")
     assert lines[first + 1] == "    griddepcontrol.wait;"
     assert [line for line in lines if "griddepcontrol" not in line][3:] == plain[3:]  # but for the version of PTX
     by_itself = find("hw_dp4a_q4k_gemv").make(k=4096, n=16, pdl=True)
-    assert emit(by_itself, Target(90), early=True).text == emit(by_itself, Target(90)).text
+    assert emit(by_itself, Target(90), dependent=True).text == emit(by_itself, Target(90)).text
     with pytest.raises(PtxGenError, match=r"griddepcontrol.*sm_90"):
-        emit(KERNEL, Target(80), early=True)
+        emit(KERNEL, Target(80), dependent=True)
 
 
 def test_remarks_stand_where_they_were_made() -> None:
