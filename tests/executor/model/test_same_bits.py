@@ -36,8 +36,8 @@ FEW_SIZES = {"kv_heads": 4, "ff": 256}
 """For every format: matrices of one size but for the head, so that few kernels are compiled."""
 
 
-def profile_of(gpu: GpuModel, **settings: Any) -> GpuProfile:
-    return replace(GpuProfile.for_gpu(gpu, Target(int(gpu.target[3:]))), **settings)
+def profile_of(gpu: GpuModel, precision: str, rules: Sequence[str]) -> GpuProfile:
+    return replace(GpuProfile.for_gpu(gpu, Target(int(gpu.target[3:]))), precision=precision).with_rules(*rules)
 
 
 def q4_k_m(folder: Path) -> Path:
@@ -73,12 +73,19 @@ def at_once(model: LanguageModel) -> list[bytes]:
     return found
 
 
-def require_the_same(path: Path, device: Device, *ways: Way, gpus: Sequence[GpuModel] = GPUS, **settings: Any) -> None:
+def require_the_same(
+    path: Path,
+    device: Device,
+    *ways: Way,
+    gpus: Sequence[GpuModel] = GPUS,
+    precision: str = PRECISIONS[0],
+    rules: Sequence[str] = (),
+) -> None:
     """What the ways give with a profile without tables, as the emulator's, and with those of the GPUs; by no kernel that adds
     floats in an order that PTX leaves open, which would be the emulator's own here."""
     wanted = None
-    of_gpus = {gpu.name: profile_of(gpu, **settings) for gpu in gpus}
-    for name, profile in {EMULATOR: GpuProfile(**settings), **of_gpus}.items():
+    of_gpus = {gpu.name: profile_of(gpu, precision, rules) for gpu in gpus}
+    for name, profile in {EMULATOR: GpuProfile(precision).with_rules(*rules), **of_gpus}.items():
         with LanguageModel.load(path, device, context=CONTEXT, profile=profile) as model:
             launched: list[LaunchRecord] = []
             model.decoder.launcher.observers.append(launched.append)
@@ -100,7 +107,7 @@ def test_tokens_have_the_same_bits_on_every_gpu_one_by_one_and_if_batch_invarian
 ) -> None:
     path = q4_k_m(tmp_path)
     require_the_same(path, device, one_by_one, precision=precision)
-    require_the_same(path, device, at_once, one_by_one, precision=precision, batch_invariant=True)
+    require_the_same(path, device, at_once, one_by_one, precision=precision, rules=["batch_invariant"])
 
 
 @pytest.mark.slow
@@ -108,4 +115,4 @@ def test_tokens_have_the_same_bits_on_every_gpu_one_by_one_and_if_batch_invarian
 def test_every_format_has_the_same_bits_on_every_gpu(kind: Any, tmp_path: Path, device: Device) -> None:
     path = write_model(tmp_path / "m.gguf", "llama", kind, **SHAPE | FEW_SIZES)
     require_the_same(path, device, one_by_one)
-    require_the_same(path, device, at_once, batch_invariant=True)
+    require_the_same(path, device, at_once, rules=["batch_invariant"])
