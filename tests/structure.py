@@ -95,9 +95,13 @@ def _composed(module: ast.Module) -> set[str]:
 
 
 def _called(node: ast.AST) -> str:
+    """The name that is called; none for `choose` of anything but a profile (a decoder chooses tokens)."""
     if not isinstance(node, ast.Call):
         return ""
-    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if not isinstance(node.func, ast.Attribute):
+        return getattr(node.func, "id", "")
+    of_a_profile = node.func.attr != "choose" or ast.unparse(node.func.value).endswith("profile")
+    return node.func.attr if of_a_profile else ""
 
 
 def depth() -> int:

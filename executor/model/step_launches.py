@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from executor.choice.attention import AttentionChoice, choose_attention
 from executor.choice.choice import GpuProfile
 from executor.layers.activations import Activations
-from executor.layers.calls import KernelCall, Recorder, in_order
+from executor.layers.calls import KernelCall, Recorder
+from executor.layers.graph.neighbours import in_order
 from executor.layers.graph.operations import Operation, PlainLaunch
 from executor.layers.graph.rules import perform
 from executor.layers.graph.values import StepValue, lines

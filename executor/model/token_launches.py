@@ -12,8 +12,9 @@ from executor.choice.attention import TokenAttentionChoice, choose_token_attenti
 from executor.choice.choice import GpuProfile
 from executor.layers.activations import Activations
 from executor.layers.attention import PositionSplit, TokenAttention
-from executor.layers.calls import KernelCall, Recorder, in_order
+from executor.layers.calls import KernelCall, Recorder
 from executor.layers.graph.gathers import GatherParts
+from executor.layers.graph.neighbours import in_order
 from executor.layers.graph.operations import PlainLaunch
 from executor.layers.graph.rules import perform
 from executor.layers.graph.values import StepValue
