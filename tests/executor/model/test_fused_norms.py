@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from executor.choice.choice import GpuProfile
-from executor.layers.calls import _between
+from executor.layers.graph.neighbours import _between
 from executor.layers.graph.products import _pipelined
 from ptxgen.kernels.compose import borrowed
 from ptxgen.kernels.gemv import suited
