@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from executor.api.executor import CudaExecutor
-from executor.base.environment import CACHE_DIR
+from executor.base import environment
 from executor.gguf.locate import local_model
 from executor.gguf.parts import stem_of
 from executor.model.generation import LanguageModel
@@ -55,7 +55,7 @@ def name_of(settings: Settings) -> str:
 def kept_tokenizer(settings: Settings) -> Path:
     """The folder that Dynamo tokenises from, written into the cache under a name by its contents: workers serve one model in
     Dynamo's eyes only if their folders have one path. ArgumentError where nothing is cached, or nothing can be written."""
-    cache = CACHE_DIR.read()
+    cache = environment.settings().cache_dir
     if cache is None:
         raise ArgumentError(
             "there is no cache folder to write the tokenizer to (PTXGEN_CACHE_DIR is off); name it: --tokenizer"
