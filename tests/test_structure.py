@@ -27,7 +27,7 @@ def test_no_file_is_too_long() -> None:
 
 
 def test_who_decides_and_what_combines_is_found() -> None:
-    assert "executor/layers/calls.py: _between" in deciders()
+    assert "executor/layers/projection.py: bind" in deciders()
     assert not any(one.startswith("executor/layers/graph/") for one in deciders())
     assert {"HwDp4aGemv", "GemvType"} <= {one.__name__ for one in kernel_classes()}
 
