@@ -56,6 +56,8 @@ _PARTS: Final = {
     "fused_swiglu": "",
     "fused_swiglu_digits": "n=256 digits=1",
     "batched_fused_swiglu_halves": "n=256 m=2 parts=1",
+    "fused_geglu": "",
+    "relu2": "",
     "silu": "",
     "gelu": "",
     "elementwise_mul": "",
