@@ -64,11 +64,11 @@ class FusedSwiglu(FormedElementwise):
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        activation = {"activation": fixed["activation"]}
-        if activation != {"activation": "silu"}:
-            yield cls(255, **activation)
-            yield cls(37, m=7, **activation)
-            yield from cls.form_cases(**activation)
+        activation = fixed.get("activation", "silu")
+        if activation != "silu":
+            yield cls(255, activation=activation)
+            yield cls(37, m=7, activation=activation)
+            yield from cls.form_cases(activation=activation)
             return
         yield from super().cases()
         for n, digits in ((1536, 2), (4096, 1), (576, 3), (32, 2)):

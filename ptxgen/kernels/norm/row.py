@@ -42,13 +42,9 @@ class NormRow:
         """The thread's values of a chunk that starts there, of x or of gamma."""
         return list(k.load_vector(array[start], self.width)) if self.width > 1 else [k.load(array[start])]
 
-    def prefetch_gamma(self, k: KernelBuilder, start: Value) -> None:
-        """Gamma has usually been evicted from L2 since the last token, and the assembler loads it no sooner than it is
-        needed."""
-        self.prefetch(k, k.arg.gamma, start)
-
     def prefetch(self, k: KernelBuilder, array: GlobalArray, start: Value) -> None:
-        """Prefetch the thread's values of a chunk that starts there into L2."""
+        """Prefetch the thread's values of a chunk of gamma or beta into L2: they have usually been evicted since the last
+        token, and the assembler loads them no sooner than they are needed."""
         k.prefetch(array[start].address, space="global", level="L2")
 
     def add_values(self, k: KernelBuilder, total: Value, values: Sequence[Value], inside: Value) -> None:

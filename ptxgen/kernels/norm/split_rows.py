@@ -94,7 +94,7 @@ class SplitRows:
         """Where the thread's values of the block's chunk of a row start, whether they are in the row, and their results."""
         x = k.arg.x.at(row, 0)
         start, inside = self._row.place(k, k.ctaid.x)
-        self._row.prefetch_gamma(k, start)
+        self._row.prefetch(k, k.arg.gamma, start)
         values, gammas = self._row.load(k, x, start), self._row.load(k, k.arg.gamma, start)
         total = k.f32(0.0)
         for chunk in range(self._row.chunks):

@@ -53,6 +53,7 @@ _PARTS: Final = {
     "rmsnorm_digits": "hidden=256 digits=1",
     "batched_rmsnorm_halves": "hidden=256 m=2 parts=1",
     "per_head_rmsnorm": "",
+    "rmsnorm_residual": "hidden=256",
     "layernorm": "hidden=256",
     "layernorm_digits": "hidden=256 digits=1",
     "batched_layernorm_halves": "hidden=256 m=2 parts=1",
