@@ -157,7 +157,7 @@ class RmsNorm(KernelType):
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         """The planes of gamma * x are exact, since its rounding is."""
         x, eps = arguments["x"], float(arguments["eps"])
-        gamma = arguments["gamma"] if self.weighted else np.float32(1.0)
+        gamma = arguments["gamma"] if self.weighted else np.ones(self.hidden, np.float32)
         y = rms_normalised(x.astype(np.float64), gamma.astype(np.float64), eps)
         if self.residual:
             y = y + arguments["y"]

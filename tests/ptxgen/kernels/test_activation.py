@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.activation.element import Elementwise
 from ptxgen.kernels.activation.elementwise import AddInPlace, ElementwiseMul, Gelu, Silu, SquaredRelu
 from ptxgen.kernels.activation.functions import GATES
+from ptxgen.kernels.activation.scales import AddScaled, Softcap
 from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.types import F32
 from tests.ptxgen.kernels.checking import check, run
@@ -64,6 +67,19 @@ def test_no_slope_of_a_gate_is_steeper_than_it_says_nor_that_of_its_bound_than_i
     slope, of_bound = (np.abs(np.diff(of(x)) / np.diff(x)).max() for of in (gate.function.exact, gate.function.bound))
     assert 0.99 * gate.steepest < slope < gate.steepest * (1 + 1e-9)
     assert of_bound < 0.9 * 2.0**-20 * gate.steepest + UNIT
+
+
+def test_logits_stay_within_their_cap_and_keep_their_sign() -> None:
+    x = np.array([-np.inf, -1e30, -1e-3, 0.0, 1e-3, 1e30, np.inf, np.nan], np.float32)
+    capped = run(Softcap(n=8, cap=30.0), {"x": x})["x"]
+    np.testing.assert_array_equal(capped[[0, 1, 3, 5, 6, 7]], np.array([-30, -30, 0, 30, 30, np.nan], np.float32))
+    np.testing.assert_allclose(capped[[2, 4]], x[[2, 4]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1e39, 1e-40, float("nan"), True, "2"])
+def test_an_impossible_scale_is_refused(scale: Any) -> None:
+    with pytest.raises(ArgumentError, match="scale must be a number above 0 that f32 holds, got"):
+        AddScaled(n=4, scale=scale)
 
 
 def test_an_unknown_activation_is_refused() -> None:

@@ -66,6 +66,8 @@ _PARTS: Final = {
     "gelu": "",
     "elementwise_mul": "",
     "residual_add": "",
+    "scale": "",
+    "softcap": "",
     "batched_bias_broadcast_add": "",
     "rope": "",
     "q16_quantize": "",
