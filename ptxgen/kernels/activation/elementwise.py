@@ -13,9 +13,9 @@ from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.value import Value
+from ptxgen.kernels.activation.activated import Activated
 from ptxgen.kernels.activation.element import Elementwise
 from ptxgen.kernels.activation.functions import GELU, SILU, SQUARED_RELU
-from ptxgen.kernels.activation.in_form import Activated
 from ptxgen.kernels.registry import GIVEN, register
 
 
@@ -69,8 +69,9 @@ class Silu(Activated):
 @register(digits=[None], m=[GIVEN], parts=[GIVEN], lane_run=[GIVEN])
 @dataclass(frozen=True)
 class Gelu(Activated):
-    """y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), as GGML defines it, in the forms of FormedElementwise. y, x:
-    f32[n] or f32[m, n]."""
+    """y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), as GGML defines it. y, x: f32[n] or f32[m, n].
+
+    The forms are those of Activated."""
 
     operation = "gelu"
     function = GELU
@@ -90,7 +91,7 @@ class Gelu(Activated):
 @register(digits=[None], m=[GIVEN], parts=[GIVEN], lane_run=[GIVEN])
 @dataclass(frozen=True)
 class SquaredRelu(Activated):
-    """y = max(x, 0)^2, in the forms of FormedElementwise. y, x: f32[n] or f32[m, n]."""
+    """y = max(x, 0)^2. y, x: f32[n] or f32[m, n]. The forms are those of Activated."""
 
     operation = "relu2"
     function = SQUARED_RELU

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType
-from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.accuracy import UNIT
-from ptxgen.kernels.activation.functions import GATES, Gate
-from ptxgen.kernels.activation.in_form import MANY_ROWS, FormedElementwise
+from ptxgen.kernels.activation.activated import MANY_ROWS, Activated
+from ptxgen.kernels.activation.functions import GATES, Activation, Gate
 from ptxgen.kernels.registry import GIVEN, register
 
 
@@ -23,8 +17,10 @@ from ptxgen.kernels.registry import GIVEN, register
 @register(activation=["silu", "gelu"], digits=[GIVEN], m=[None, GIVEN], parts=[None], lane_run=[None])
 @register(activation=["silu", "gelu"], digits=[None], m=[GIVEN], parts=[GIVEN], lane_run=[GIVEN])
 @dataclass(frozen=True)
-class FusedSwiglu(FormedElementwise):
-    """y = activation(gate) * up, in the forms of FormedElementwise. y, gate, up: f32[n] or f32[m, n].
+class FusedSwiglu(Activated):
+    """y = activation(gate) * up; or y and its int8 planes; or the f16 split of y alone.
+
+    y, gate, up: f32[n] or f32[m, n]; the forms are those of Activated.
 
     activation: "silu" (SwiGLU), "gelu" (GeGLU, with the form of gelu that has a tanh) or "relu" (ReGLU)."""
 
@@ -46,21 +42,8 @@ class FusedSwiglu(FormedElementwise):
         return f"fused_{self.gate.unit}"
 
     @property
-    def flops(self) -> int:
-        return self.gate.function.flops + 1
-
-    def computed(self, k: KernelBuilder, *columns: Sequence[Value]) -> list[Value]:
-        gates, ups = columns
-        return [gate * up for gate, up in zip(self.gate.function.of_each(k, gates), ups, strict=True)]
-
-    def exact(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
-        gate, up = values
-        return self.gate.function.exact(gate) * up
-
-    def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """As for the activation, and one unit for the product."""
-        gate, up = values
-        return self.gate.function.bound(gate) * np.abs(up) + np.abs(self.exact(gate, up)) * UNIT
+    def function(self) -> Activation:
+        return self.gate.function
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:

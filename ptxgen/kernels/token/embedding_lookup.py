@@ -31,11 +31,12 @@ WARPS = 4
 @register(indirect=[True], m=[GIVEN], scale=[None, GIVEN])
 @dataclass(frozen=True)
 class EmbeddingLookup(KernelType):
-    """Rows `token` of a quantised table as f32; times `scale`, if there is one.
+    """Rows `token` of a quantised table as f32.
 
     y: f32[k], or f32[m, k] of m tokens; table: u8[rows, row_bytes]; token: u32 scalar below `rows`, or with `indirect` a buffer
     u32[1] or u32[m] that holds it; a token of `rows` or more there (argmax of logits with a NaN gives 0xFFFFFFFF) fills its
-    row of y with NaN. The very values of gguf-py's dequantize. scale: above 0; part of the text."""
+    row of y with NaN. The very values of gguf-py's dequantize. scale: what these are multiplied by; above 0, part of the
+    text."""
 
     format: Format
     rows: int

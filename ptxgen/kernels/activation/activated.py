@@ -1,5 +1,5 @@
-"""Elementwise kernels whose result may be written in the forms that products read: one launch, with the bits of the plain
-kernel and the kernel that makes the form one after the other."""
+"""The base of kernels that activate. Their result may be written in the forms that products read: one launch, with the bits of
+the plain kernel and the kernel that makes the form one after the other."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HalfForm, KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
+from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.activation.element import Elementwise
 from ptxgen.kernels.activation.functions import Activation
 from ptxgen.kernels.quantize.f16_split import TILE, WINDOW, tiles_of, windows_of
@@ -34,14 +35,16 @@ a value, to be done sooner."""
 
 
 @dataclass(frozen=True)
-class FormedElementwise(Elementwise):
-    """y: f32[n] or f32[m, n] from arrays of its shape; or y and its int8 planes; or the f16 split of y alone. rows = m or 1.
+class Activated(Elementwise):
+    """y = function(x), or function(gate) * up, f32[n] or f32[m, n]; or y and its int8 planes; or the f16 split of y alone.
+    rows = m or 1. A subclass says which function, and by its sources whether it is gated.
 
     With digits: digits: s8[rows, digits, n]; scales: f32[rows, n / 32]; sums: s32[rows, n / 32]: what q8_quantize (digits=1),
     q16_quantize (2) or q24_quantize (3) make of y; n is a multiple of 32. With parts and lane_run: halves: f16[ceil(m / 8),
     ceil(n / 256), 17, parts, 2, 8, 8]; scales: f32[m, ceil(n / 256)]: what pack_halves makes of y; n is a multiple of 4."""
 
     result = "y"
+    sources: ClassVar[tuple[str, ...]] = ("x",)
     digits: int | None = field(default=None, kw_only=True)
     m: int | None = field(default=None, kw_only=True)
     parts: int | None = field(default=None, kw_only=True)
@@ -50,16 +53,43 @@ class FormedElementwise(Elementwise):
     def __post_init__(self) -> None:
         require_form(self, "n")
 
+    @property
     @abstractmethod
-    def computed(self, k: KernelBuilder, *columns: Sequence[Value]) -> list[Value]:
-        """Write what makes several elements of y, from those of each source, without a branch."""
-
-    def compute(self, k: KernelBuilder, *values: Value) -> Value:
-        return self.computed(k, *([value] for value in values))[0]
+    def function(self) -> Activation:
+        """What activates the first source. A class attribute where the class has one."""
 
     @property
     def name(self) -> str:
         return form_name(self.operation, self)
+
+    @property
+    def flops(self) -> int:
+        return self.function.flops + len(self.sources) - 1
+
+    def computed(self, k: KernelBuilder, first: Sequence[Value], *factors: Sequence[Value]) -> list[Value]:
+        """Write what makes several elements of y, from those of each source, without a branch."""
+        results = self.function.of_each(k, first)
+        for column in factors:
+            results = [result * factor for result, factor in zip(results, column, strict=True)]
+        return results
+
+    def compute(self, k: KernelBuilder, *values: Value) -> Value:
+        return self.computed(k, *([value] for value in values))[0]
+
+    def exact(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
+        first, *factors = values
+        result = self.function.exact(first)
+        for factor in factors:
+            result = result * factor
+        return result
+
+    def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """That of the activation, and one unit for each product."""
+        first, *factors = values
+        bound = self.function.bound(first)
+        for factor in factors:
+            bound = bound * np.abs(factor)
+        return bound + np.abs(self.exact(*values)) * (UNIT * len(factors))
 
     @property
     def form(self) -> OutputForm | None:
@@ -168,24 +198,3 @@ class FormedElementwise(Elementwise):
         if not self._writes_y:
             del inputs["y"]
         return inputs | (self.form.unwritten(self.rows, self.n) if self.form else {})
-
-
-@dataclass(frozen=True)
-class Activated(FormedElementwise):
-    """y = f(x). A subclass names f."""
-
-    sources = ("x",)
-    function: ClassVar[Activation]
-
-    @property
-    def flops(self) -> int:
-        return self.function.flops
-
-    def computed(self, k: KernelBuilder, *columns: Sequence[Value]) -> list[Value]:
-        return self.function.of_each(k, *columns)
-
-    def exact(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return self.function.exact(*values)
-
-    def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return self.function.bound(*values)
