@@ -19,7 +19,8 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import LoadedWeight
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.activation.bias import BiasAdd
-from ptxgen.kernels.activation.elementwise import AddInPlace, Elementwise, ElementwiseMul, Gelu, Silu
+from ptxgen.kernels.activation.element import Elementwise
+from ptxgen.kernels.activation.elementwise import AddInPlace, ElementwiseMul, Gelu, Silu
 from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.norm.rmsnorm import RmsNorm

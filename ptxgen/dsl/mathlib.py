@@ -81,8 +81,19 @@ def gelu(k: KernelBuilder, x: Value) -> Value:
     """x / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (x + 0.044715 x^3), GGML's GELU, written as x / (1 + e^-2u): the same
     function, which does not cancel for negative x. The error is within 3e-7 |x| (seen: 1.3e-7)."""
     _need_f32(k, x, "gelu")
+    return x / _gelu_divisor(k, x)
+
+
+def gelu_of_each(k: KernelBuilder, xs: Sequence[Value]) -> list[Value]:
+    """gelu of several values, with its bits and without the branch of its division; the exponentials before the quotients."""
+    divisors = [_gelu_divisor(k, x) for x in xs]
+    return [_over_one_or_more(k, x, divisor) for x, divisor in zip(xs, divisors, strict=True)]
+
+
+def _gelu_divisor(k: KernelBuilder, x: Value) -> Value:
+    """1 + e^-2u of gelu."""
     inner = k.fma(x * x, 0.044715 * -2.0 * sqrt(2.0 / pi), -2.0 * sqrt(2.0 / pi))
-    return x / (exp(k, x * inner) + 1.0)
+    return exp(k, x * inner) + 1.0
 
 
 def tanh(k: KernelBuilder, x: Value) -> Value:

@@ -26,7 +26,7 @@ from ptxgen.kernels.gemv.residual import AddResidual
 from ptxgen.kernels.gemv.send_planes import SendPlanes
 from ptxgen.kernels.gemv.shared_planes import chunks
 from ptxgen.kernels.gemv.suited import NO_PIPELINE, PipelineForm
-from ptxgen.kernels.gemv.swiglu import SwiGlu
+from ptxgen.kernels.gemv.swiglu import GATED
 from ptxgen.kernels.gemv.tokens import Batch
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.quantize.quantize import Quantize
@@ -123,16 +123,16 @@ def defer_norm(kernel: KernelType, digits: int) -> KernelType | None:
     return None if settings is None else replace(kernel, **settings, epilogue=(AddResidual(), LeaveNorm(digits)))
 
 
-def fuse_swiglu(kernel: KernelType, up: KernelType, digits: int) -> KernelType | None:
-    """The kernel that multiplies by its matrix and by that of `up`, and writes silu of the one times the other and the int8
-    planes of that. The bits are those of both kernels and fused_swiglu_digits."""
+def fuse_swiglu(kernel: KernelType, up: KernelType, digits: int, activation: str = "silu") -> KernelType | None:
+    """The kernel that multiplies by its matrix and by that of `up`, and writes activation(the one) times the other and the int8
+    planes of that. The bits are those of both kernels and fused_swiglu_digits with this activation."""
     if not _is_plain(kernel) or not _is_plain(up):
         return None
     alike = all(getattr(up, name) == getattr(kernel, name) for name in (*ALIKE, "n"))
     settings = suited.swiglu(kernel.blocks[0]) if alike else None
     if settings is None:
         return None
-    return replace(kernel, **settings, segments=GateAndUp(), epilogue=(SwiGlu(), Planes(digits)))
+    return replace(kernel, **settings, segments=GateAndUp(), epilogue=(GATED[activation](), Planes(digits)))
 
 
 def fuse_horizontally(kernel: KernelType, others: Sequence[KernelType]) -> KernelType | None:

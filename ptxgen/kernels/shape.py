@@ -11,6 +11,9 @@ from ptxgen.target import MAX_GRID
 MOST_ROWS = MAX_GRID[1]
 """The most rows of a batch where they are the second dimension of the grid."""
 
+LEAST_NORMAL, LARGEST_F32 = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
+"""Of f32."""
+
 
 class Named(Protocol):
     """A kernel, or what stands for one in messages."""
@@ -34,6 +37,14 @@ def require_of(kernel: str, part: object, *names: str, low: int = 1, high: int |
             size = f"{low} or more" if high is None else f"{low}..{high}"
             kind = "an integer" if multiple == 1 else f"a multiple of {multiple}"
             raise ShapeError(kernel, name, value, f"{kind}, {size}")
+
+
+def require_factor(kernel: Named, *names: str) -> None:
+    """Raise ShapeError unless each of the fields is a number above 0 that an f32 holds as a normal one."""
+    for name in names:
+        value = getattr(kernel, name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not LEAST_NORMAL <= value <= LARGEST_F32:
+            raise ShapeError(kernel.name, name, value, "a number above 0 that f32 holds")
 
 
 def require_room(kernel: Named, what: str, used: int, most: int, *names: str) -> None:

@@ -1,185 +1,62 @@
-"""SwiGLU, as f32 and in the forms that a down projection reads: one launch, with the bits of fused_swiglu and the kernel that
-makes the form one after the other."""
+"""Gated activations (SwiGLU, GeGLU, ReGLU), as f32 and in the forms that a down projection reads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ptxgen.dsl import mathlib
-from ptxgen.dsl.arguments import Signature, read, write
-from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HalfForm, KernelType, Work
-from ptxgen.dsl.launch_config import LaunchConfig
-from ptxgen.dsl.value import Value
-from ptxgen.kernels.accuracy import UNIT
-from ptxgen.kernels.activation.elementwise import SILU_LOST, Elementwise, times_sigmoid
-from ptxgen.kernels.quantize.f16_split import TILE, WINDOW, tiles_of, windows_of
-from ptxgen.kernels.quantize.forms import F16Split, Int8Planes, OutputForm, form_name, form_of, require_form
-from ptxgen.kernels.quantize.pack_f16 import LANES, RUN, lane_runs, write_f16_split, write_staged_f16_split
-from ptxgen.kernels.quantize.quantize import write_planes
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.activation.activated import MANY_ROWS, Activated
+from ptxgen.kernels.activation.functions import GATES, Activation, Gate
 from ptxgen.kernels.registry import GIVEN, register
-from ptxgen.types import F32
-
-THREADS: Final = 128
-"""Of a block that writes a form: one thread a value, since the divisions of a thread follow one another."""
-
-MANY_ROWS: Final = 32
-"""From so many rows on tiles of them, 16 values a lane, are enough work for a GPU; fewer rows are spread over more threads, one
-a value, to be done sooner."""
 
 
-@register(digits=[None], m=[None, GIVEN], parts=[None], lane_run=[None])
-@register(digits=[GIVEN], m=[None, GIVEN], parts=[None], lane_run=[None])
-@register(digits=[None], m=[GIVEN], parts=[GIVEN], lane_run=[GIVEN])
+@register(activation=GATES, digits=[None], m=[None, GIVEN], parts=[None], lane_run=[None])
+@register(activation=["silu", "gelu"], digits=[GIVEN], m=[None, GIVEN], parts=[None], lane_run=[None])
+@register(activation=["silu", "gelu"], digits=[None], m=[GIVEN], parts=[GIVEN], lane_run=[GIVEN])
 @dataclass(frozen=True)
-class FusedSwiglu(Elementwise):
-    """y = gate * sigmoid(gate) * up; or y and its int8 planes; or the f16 split of y alone.
+class FusedSwiglu(Activated):
+    """y = activation(gate) * up; or y and its int8 planes; or the f16 split of y alone.
 
-    y, gate, up: f32[n] or f32[m, n]; rows = m or 1. With digits: digits: s8[rows, digits, n]; scales: f32[rows, n / 32]; sums:
-    s32[rows, n / 32]: what q8_quantize (digits=1), q16_quantize (2) or q24_quantize (3) make of y; n is a multiple of 32. With
-    parts and lane_run: halves: f16[ceil(m / 8), ceil(n / 256), 17, parts, 2, 8, 8]; scales: f32[m, ceil(n / 256)]: what
-    pack_halves makes of y; n is a multiple of 4.
-    """
+    y, gate, up: f32[n] or f32[m, n]; the forms are those of Activated.
 
-    operation = "fused_swiglu"
-    result = "y"
+    activation: "silu" (SwiGLU), "gelu" (GeGLU, with the form of gelu that has a tanh) or "relu" (ReGLU)."""
+
     sources = ("gate", "up")
-    flops = 5
-    digits: int | None = field(default=None, kw_only=True)
-    m: int | None = field(default=None, kw_only=True)
-    parts: int | None = field(default=None, kw_only=True)
-    lane_run: int | None = field(default=None, kw_only=True)
+    activation: str = field(default="silu", kw_only=True, metadata=HIDDEN)
 
     def __post_init__(self) -> None:
-        require_form(self, "n")
+        if self.activation not in GATES:
+            raise ArgumentError(f"a gated product activates by {', '.join(GATES)}, got {self.activation!r}")
+        super().__post_init__()
 
     @property
-    def name(self) -> str:
-        return form_name(self.operation, self)
+    def gate(self) -> Gate:
+        """How it activates the gate."""
+        return GATES[self.activation]
 
     @property
-    def form(self) -> OutputForm | None:
-        """In which form y is written; None: as f32 alone."""
-        return form_of(self)
+    def operation(self) -> str:
+        return f"fused_{self.gate.unit}"
 
     @property
-    def least_sm(self) -> int:
-        return super().least_sm if self.form is None else self.form.least_sm
-
-    @property
-    def rows(self) -> int:
-        """Rows of values, each in its form by itself."""
-        return 1 if self.m is None else self.m
-
-    @property
-    def _writes_y(self) -> bool:
-        return self.form is None or isinstance(self.form, Int8Planes)
-
-    def compute(self, k: KernelBuilder, *values: Value) -> Value:
-        return mathlib.silu(k, values[0]) * values[1]
-
-    def exact(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return times_sigmoid(values[0], values[0]) * values[1]
-
-    def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """As for silu, and one unit for the product."""
-        return np.abs(self.exact(*values)) * 6 * UNIT + SILU_LOST * np.abs(values[1])
-
-    def signature(self) -> Signature:
-        return {
-            **({"y": write(F32, *self.shape)} if self._writes_y else {}),
-            **(self.form.arrays(self.rows, self.n) if self.form else {}),
-            **{name: read(F32, *self.shape) for name in self.sources},
-        }
-
-    def launch(self) -> LaunchConfig:
-        if self.form is None:
-            return super().launch()
-        if isinstance(self.form, Int8Planes):
-            return LaunchConfig(grid=(-(-self.n // THREADS), self.rows), block=THREADS)
-        if self.rows >= MANY_ROWS:
-            return LaunchConfig(grid=(windows_of(self.n), tiles_of(self.rows)), block=TILE * LANES)
-        return LaunchConfig(grid=(windows_of(self.n), TILE * tiles_of(self.rows)), block=WINDOW)
-
-    def emit(self, k: KernelBuilder) -> None:
-        match self.form:
-            case Int8Planes(count):
-                self._write_planes(k, count)
-            case F16Split(form) if self.rows >= MANY_ROWS:
-                self._write_tile(k, form)
-            case F16Split(form):
-                self._write_window(k, form)
-            case _:
-                super().emit(k)
-
-    def _write_planes(self, k: KernelBuilder, digits: int) -> None:
-        i = k.ctaid.x * THREADS + k.tid.x
-        live = i < self.n
-        # Threads past the end compute the last value again, because shuffles need whole warps.
-        place = k.min(i, self.n - 1)
-        row, index = (0, place) if self.m is None else (k.ctaid.y, (k.ctaid.y, place))
-        y = self.compute(k, k.load(k.arg.gate[index]), k.load(k.arg.up[index]))
-        with k.when(live):
-            k.store(k.arg.y[index], y)
-        write_planes(k, digits, row, place, [y], live)
-
-    def _write_tile(self, k: KernelBuilder, form: HalfForm) -> None:
-        """A window of eight rows, two of them a warp, so that its stores fill whole sectors. A lane makes the 16 values that it
-        packs: their loads are on the way together, and their exponentials are computed side by side."""
-        row, window = k.ctaid.y * TILE + k.tid.x // LANES, k.ctaid.x
-        runs = lane_runs(k, form, row, window, self.rows, self.n)
-        gates, ups = ([value for run in runs for value in run.load(k, source)] for source in (k.arg.gate, k.arg.up))
-        values = iter([silu * up for silu, up in zip(mathlib.silu_of_each(k, gates), ups, strict=True)])
-        write_f16_split(k, form, row, window, [x for run in runs for x in run.or_zeros(k, list(islice(values, RUN)))])
-
-    def _write_window(self, k: KernelBuilder, form: HalfForm) -> None:
-        """A window of a row: a thread computes a value, and the first lanes pack what all have staged."""
-        row, place = k.ctaid.y, k.ctaid.x * WINDOW + k.tid.x
-        live = (row < self.rows) & (place < self.n)
-        staged = k.shared(F32, WINDOW)
-        value = k.f32(0.0)
-        with k.when(live):
-            value @= self.compute(k, k.load(k.arg.gate[row, place]), k.load(k.arg.up[row, place]))
-        k.store(staged[k.tid.x], value)
-        k.barrier()
-        write_staged_f16_split(k, form, row, k.ctaid.x, 1, staged)
-
-    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        y = super().reference(**arguments)["y"]
-        in_form = self.form.reference(y.reshape(self.rows, self.n)) if self.form else {}
-        return ({"y": y} if self._writes_y else {}) | in_form
-
-    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        """What the bound of y lets the form be."""
-        y, bound = super().reference(**arguments)["y"], np.asarray(super().tolerance(**arguments)["y"])
-        shape = self.rows, self.n
-        in_form = self.form.bounds(y.reshape(shape), bound.reshape(shape)) if self.form else {}
-        return ({"y": bound} if self._writes_y else {}) | in_form
-
-    def work(self) -> Work:
-        """That of y, and of the form without reading y again."""
-        arrays = len(self.sources) + self._writes_y
-        more = self.form.work(self.rows, self.n) if self.form else Work(0, 0)
-        return Work(flops=self.flops * self.size + more.flops, bytes=F32.bytes * self.size * arrays + more.bytes)
+    def function(self) -> Activation:
+        return self.gate.function
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        yield from super().cases(**fixed)
+        activation = fixed.get("activation", "silu")
+        if activation != "silu":
+            yield cls(255, activation=activation)
+            yield cls(37, m=7, activation=activation)
+            yield from cls.form_cases(activation=activation)
+            return
+        yield from super().cases()
         for n, digits in ((1536, 2), (4096, 1), (576, 3), (32, 2)):
             yield cls(n, digits=digits)
         for n, digits, m in ((576, 2, 3), (160, 3, 7)):
             yield cls(n, digits=digits, m=m)
         for n, m, parts, lane_run in ((576, 3, 2, 64), (4, 1, 1, 4), (260, MANY_ROWS + 1, 2, 64)):
             yield cls(n, m=m, parts=parts, lane_run=lane_run)
-
-    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        inputs = super().inputs(rng)
-        if not self._writes_y:
-            del inputs["y"]
-        return inputs | (self.form.unwritten(self.rows, self.n) if self.form else {})

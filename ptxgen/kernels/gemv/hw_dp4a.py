@@ -34,7 +34,7 @@ from ptxgen.kernels.gemv.samples import NARROW, of_one_matrix
 from ptxgen.kernels.gemv.send_planes import SendPlanes
 from ptxgen.kernels.gemv.source import PlaneSource
 from ptxgen.kernels.gemv.suited import PIPELINE_ROOM, late_from, most_registers
-from ptxgen.kernels.gemv.swiglu import SwiGlu
+from ptxgen.kernels.gemv.swiglu import GeGlu, SwiGlu
 from ptxgen.kernels.gemv.tokens import Batch, OneToken
 from ptxgen.kernels.quantize.int8_planes import quantize
 from ptxgen.kernels.registry import register
@@ -99,7 +99,7 @@ class HwDp4aGemv(Int8GemvType):
         if self.epilogue and (self.batch or len(self.results) > 1):
             raise ArgumentError(f"{self.name}: epilogues are for one token and one result, not for a batch or fused matrices")
         if isinstance(self.segments, GateAndUp) != any(isinstance(one, SwiGlu) for one in self.epilogue[:1]):
-            raise ArgumentError(f"{self.name}: gate and up need SwiGLU as their first epilogue, and other matrices have none")
+            raise ArgumentError(f"{self.name}: gate and up need SwiGLU or its like first of all, and other matrices have none")
         if any(isinstance(one, Planes) for one in self.epilogue[:-1]):
             raise ArgumentError(f"{self.name}: the epilogue that makes int8 planes must be the last")
         for one in self.epilogue:
@@ -346,6 +346,9 @@ def _chain(format: Format, k: int) -> int:
 FUSED: Final = (find("Q4_K"), find("Q5_K"), find("Q8_0"), find("Q6_K"), *REPACKED.values())
 """The formats that have fused forms in the catalogue: those of most models. Of others a kernel is made by its class."""
 
+GEGLU: Final = (find("Q8_0"),)
+"""The formats that have GeGLU in the catalogue, to show it. Of others likewise."""
+
 SENT: Final = (find("Q4_K"), find("Q5_K"), REPACKED["Q8_0_ALIGNED"])
 """The formats whose planes are sent in the catalogue: those of gate and up in most models. Of others likewise."""
 
@@ -360,6 +363,7 @@ COMPOSITIONS: Final[tuple[Composition, ...]] = (
     (PACKED_WITH_REPACKED, OneToken, OneMatrix, (AddResidual,)),
     (FUSED, OneToken, OneMatrix, (AddResidual, LeaveNorm)),
     (FUSED, OneToken, GateAndUp, (SwiGlu, Planes)),
+    (GEGLU, OneToken, GateAndUp, (GeGlu, Planes)),
     (SENT, OneToken, GateAndUp, (SwiGlu, SendPlanes)),
     (FUSED, OneToken, Fused, ()),
 )

@@ -1,1 +1,1 @@
-"""Normalisation: RMSNorm of whole rows and of single heads."""
+"""Normalisation: RMSNorm and LayerNorm of whole rows, RMSNorm of single heads."""

@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.dsl.arguments import Scalar, Signature, read, write
+from ptxgen.dsl.arguments import Scalar, Signature, read, update, write
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.value import Value
+from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT, with_outlier
 from ptxgen.kernels.norm.row import THREADS, NormRow, scaled
 from ptxgen.kernels.norm.split_rows import MANY_ROWS, SplitRows
@@ -28,15 +29,19 @@ from ptxgen.types import F32
 LARGEST_ROW = 16384  # values; a thread holds 64 of them and their gammas in registers
 
 
-@register(digits=[None], m=[None, GIVEN], parts=[None], lane_run=[None])
-@register(digits=[Given(2)], m=[None, GIVEN], parts=[None], lane_run=[None])
-@register(digits=[None], m=[GIVEN], parts=[GIVEN], lane_run=[GIVEN])
+@register(weighted=[True], residual=[False, True], digits=[None], m=[None, GIVEN], parts=[None], lane_run=[None])
+@register(weighted=[False], residual=[False], digits=[None], m=[None, GIVEN], parts=[None], lane_run=[None])
+@register(weighted=[True], residual=[False], digits=[Given(2)], m=[None, GIVEN], parts=[None], lane_run=[None])
+@register(weighted=[True], residual=[False], digits=[None], m=[GIVEN], parts=[GIVEN], lane_run=[GIVEN])
 @dataclass(frozen=True)
 class RmsNorm(KernelType):
     """y = gamma * x / sqrt(mean(x^2) + eps) of each row, and, if asked for, y as int8 planes or as f16 split.
 
     y, x: f32[rows, hidden], rows = m or 1; gamma: f32[hidden]; eps: f32 scalar, an argument so that no cached kernel can hold a
     wrong one. A row has the same bits whatever m is.
+
+    Not weighted: without gamma. residual: y += the result, in place, with the bits of rmsnorm and residual_add: the norm after
+    attention or after a feed-forward network. Both are for f32 alone.
 
     With digits: digits: s8[rows, digits, hidden]; scales: f32[rows, hidden / 32]; sums: s32[rows, hidden / 32]; hidden is a
     multiple of 32. They are those of gamma * x, rounded to f32, and a scale is theirs times 1 / sqrt(mean(x^2) + eps), rounded
@@ -52,6 +57,8 @@ class RmsNorm(KernelType):
 
     family: ClassVar[str] = "norm"
     hidden: int
+    weighted: bool = field(default=True, kw_only=True, metadata=HIDDEN)
+    residual: bool = field(default=False, kw_only=True, metadata=HIDDEN)
     digits: int | None = field(default=None, kw_only=True)
     m: int | None = field(default=None, kw_only=True)
     parts: int | None = field(default=None, kw_only=True)
@@ -59,10 +66,15 @@ class RmsNorm(KernelType):
 
     def __post_init__(self) -> None:
         require_form(self, "hidden", high=LARGEST_ROW)
+        if (not self.weighted) + self.residual + (self.form is not None) > 1:
+            raise ArgumentError(
+                f"{self.name}: not weighted, residual and a form exclude each other, got {self.weighted=}, {self.residual=}, "
+                f"{self.form}"
+            )
 
     @property
     def name(self) -> str:
-        return form_name("rmsnorm", self)
+        return form_name(f"{'' if self.weighted else 'unweighted_'}rmsnorm{'_residual' if self.residual else ''}", self)
 
     @property
     def form(self) -> OutputForm | None:
@@ -89,10 +101,10 @@ class RmsNorm(KernelType):
 
     def signature(self) -> Signature:
         return {
-            "y": write(F32, self.rows, self.hidden),
+            "y": (update if self.residual else write)(F32, self.rows, self.hidden),
             **(self.form.arrays(self.rows, self.hidden) if self.form else {}),
             "x": read(F32, self.rows, self.hidden),
-            "gamma": read(F32, self.hidden),
+            **({"gamma": read(F32, self.hidden)} if self.weighted else {}),
             "eps": Scalar(F32, low=0.0),
         }
 
@@ -113,16 +125,20 @@ class RmsNorm(KernelType):
         """The block's row."""
         x, y = k.arg.x.at(k.ctaid.x, 0), k.arg.y.at(k.ctaid.x, 0)
         total, row = k.f32(0.0), self.row
-        held: list[tuple[Value, Value, list[Value], list[Value]]] = []
+        held: list[tuple[Value, Value, list[Value], list[Value] | None, list[Value]]] = []
         for chunk in range(row.chunks):
             start, inside = row.place(k, chunk)
-            row.prefetch_gamma(k, start)
+            if self.weighted:
+                row.prefetch(k, k.arg.gamma, start)
             values = row.load(k, x, start)
-            held.append((start, inside, values, row.load(k, k.arg.gamma, start)))
+            gammas = row.load(k, k.arg.gamma, start) if self.weighted else None
+            held.append((start, inside, values, gammas, row.load(k, y, start) if self.residual else []))
             row.add_squares(k, total, values, inside)
         scale = row.inverse_root(k, k.block_sum(total))
-        for start, inside, values, gammas in held:
+        for start, inside, values, gammas, before in held:
             results = scaled(values, scale, gammas)
+            if self.residual:
+                results = [one + result for one, result in zip(before, results, strict=True)]
             with k.when(inside):
                 k.store(y[start], results if row.width > 1 else results[0])
 
@@ -130,7 +146,7 @@ class RmsNorm(KernelType):
         """1024 values of a row."""
         number = 0 if self.m is None else k.ctaid.y
         start, inside = self.row.place(k, k.ctaid.x)
-        self.row.prefetch_gamma(k, start)
+        self.row.prefetch(k, k.arg.gamma, start)
         values, gammas = (self.row.load(k, array, start) for array in (k.arg.x.at(number, 0), k.arg.gamma))
         scale = inverse_root(k, row_squares(k, k.arg.x.at(number, 0), self.hidden), self.hidden, k.arg.eps)
         with k.when(inside):
@@ -140,8 +156,11 @@ class RmsNorm(KernelType):
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         """The planes of gamma * x are exact, since its rounding is."""
-        x, gamma, eps = arguments["x"], arguments["gamma"], float(arguments["eps"])
+        x, eps = arguments["x"], float(arguments["eps"])
+        gamma = arguments["gamma"] if self.weighted else np.ones(self.hidden, np.float32)
         y = rms_normalised(x.astype(np.float64), gamma.astype(np.float64), eps)
+        if self.residual:
+            y = y + arguments["y"]
         if not isinstance(self.form, Int8Planes):
             return {"y": y, **(self.form.reference(y) if self.form else {})}
         weighted = self.form.reference(x * gamma)
@@ -149,11 +168,14 @@ class RmsNorm(KernelType):
         return {"y": y, **weighted, "scales": weighted["scales"] * factor}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        """The f16 split is that of any value as near as y. A scale of int8 planes: the sum of squares, whose error the root
-        halves, and one more product."""
+        """The f16 split is that of any value as near as y; a sum with y adds a rounding. A scale of int8 planes: the sum of
+        squares, whose error the root halves, and one more product."""
         expected = self.reference(**arguments)
         if not isinstance(self.form, Int8Planes):
-            bound = rms_bound(expected["y"], chain=self.row.chunks * self.row.width, tree=10)
+            added = arguments["y"].astype(np.float64) if self.residual else 0.0
+            bound = rms_bound(expected["y"] - added, chain=self.row.chunks * self.row.width, tree=10)
+            if self.residual:
+                bound = bound + (np.abs(expected["y"]) + bound) * UNIT
             return {"y": bound, **(self.form.bounds(expected["y"], bound) if self.form else {})}
         tree = GROUP_TREE + 1 + total_chain(self.hidden // BLOCK)
         return {
@@ -167,10 +189,17 @@ class RmsNorm(KernelType):
         """In a form, that of making it without reading y again."""
         values = self.rows * self.hidden
         more = self.form.work(self.rows, self.hidden) if self.form else Work(0, 0)
-        return Work(flops=4 * values + more.flops, bytes=F32.bytes * (2 * values + self.hidden) + more.bytes)
+        arrays, factors = 2 + self.residual, self.hidden * self.weighted
+        flops = (3 + self.weighted + self.residual) * values + more.flops
+        return Work(flops, F32.bytes * (arrays * values + factors) + more.bytes)
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        variant = {"weighted": fixed.get("weighted", True), "residual": fixed.get("residual", False)}
+        if variant != {"weighted": True, "residual": False}:
+            yield cls(576, **variant)
+            yield cls(255, m=3, **variant)
+            return
         for hidden in (576, 1, 255, 257, 896, 1026, 3584, LARGEST_ROW):
             yield cls(hidden)
         for hidden, m in ((4096, 3), (576, 8), (2048, 2), (257, 5), (1026, 1)):
@@ -186,8 +215,9 @@ class RmsNorm(KernelType):
         return {
             "y": np.zeros((self.rows, self.hidden), np.float32),
             "x": with_outlier(rng, self.rows, self.hidden),
-            "gamma": rng.normal(1.0, 0.3, self.hidden).astype(np.float32),
+            **({"gamma": rng.normal(1.0, 0.3, self.hidden).astype(np.float32)} if self.weighted else {}),
             "eps": np.float32(1e-5),
+            **({"y": rng.standard_normal((self.rows, self.hidden), np.float32)} if self.residual else {}),
             **(self.form.unwritten(self.rows, self.hidden) if self.form else {}),
         }
 

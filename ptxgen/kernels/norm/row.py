@@ -1,4 +1,4 @@
-"""How the threads of a block share a row that is normalised: loads, sum of squares, and what the row is multiplied by."""
+"""How the threads of a block share a row that is normalised: loads, sums, and what the row is multiplied by."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 
 THREADS: Final = 256
@@ -41,10 +42,15 @@ class NormRow:
         """The thread's values of a chunk that starts there, of x or of gamma."""
         return list(k.load_vector(array[start], self.width)) if self.width > 1 else [k.load(array[start])]
 
-    def prefetch_gamma(self, k: KernelBuilder, start: Value) -> None:
-        """Gamma has usually been evicted from L2 since the last token, and the assembler loads it no sooner than it is
-        needed."""
-        k.prefetch(k.arg.gamma[start].address, space="global", level="L2")
+    def prefetch(self, k: KernelBuilder, array: GlobalArray, start: Value) -> None:
+        """Prefetch the thread's values of a chunk of gamma or beta into L2: they have usually been evicted since the last
+        token, and the assembler loads them no sooner than they are needed."""
+        k.prefetch(array[start].address, space="global", level="L2")
+
+    def add_values(self, k: KernelBuilder, total: Value, values: Sequence[Value], inside: Value) -> None:
+        """Add a chunk's values, where these are in the row, to a variable: chunk after chunk."""
+        for value in values:
+            total @= total + k.select(inside, value, 0.0)
 
     def add_squares(self, k: KernelBuilder, total: Value, values: Sequence[Value], inside: Value) -> None:
         """Add the squares of a chunk's values, where these are in the row, to a variable: chunk after chunk."""
@@ -52,13 +58,18 @@ class NormRow:
             counted = k.select(inside, value, 0.0)
             total @= k.fma(counted, counted, total)
 
+    def mean(self, total: Value) -> Value:
+        """Of the row's values, from their sum."""
+        power = self.hidden & (self.hidden - 1) == 0
+        return total * (1 / self.hidden) if power else total / float(self.hidden)  # the same bits, without a division's branch
+
     def inverse_root(self, k: KernelBuilder, total: Value) -> Value:
         """What the row is multiplied by, from its sum of squares."""
-        power = self.hidden & (self.hidden - 1) == 0
-        mean = total * (1 / self.hidden) if power else total / float(self.hidden)  # the same bits, without a division's branch
-        return mathlib.rsqrt(k, mean + k.arg.eps)
+        return mathlib.rsqrt(k, self.mean(total) + k.arg.eps)
 
 
-def scaled(values: Sequence[Value], scale: Value, gammas: Sequence[Value]) -> list[Value]:
-    """The results: in this order of products."""
+def scaled(values: Sequence[Value], scale: Value, gammas: Sequence[Value] | None) -> list[Value]:
+    """The results: in this order of products; without gammas, times the scale alone."""
+    if gammas is None:
+        return [value * scale for value in values]
     return [value * scale * gamma for value, gamma in zip(values, gammas, strict=True)]

@@ -41,7 +41,7 @@ class SplitRows:
         """The geometry that `emit` needs."""
         if self._m >= MANY_ROWS:
             return LaunchConfig(grid=TILE // ROWS * tiles_of(self._m), block=ROWS * THREADS, resident=2)
-        return LaunchConfig(grid=(self._row.chunks, TILE * tiles_of(self._m)), block=THREADS)
+        return chunk_launch(self._row, self._m)
 
     def emit(self, k: KernelBuilder) -> None:
         """Write y and its f16 split."""
@@ -50,17 +50,13 @@ class SplitRows:
         else:
             self._write_chunk(k)
 
-    def _in_array(self, k: KernelBuilder, row: Value) -> Value:
-        """The row, or the last one where a tile has rows past it."""
-        return k.min(row, self._m - 1) if self._m % TILE else row
-
     def _write_rows(self, k: KernelBuilder) -> None:
         """Two rows: each half of the block adds up the squares of one, then each warp packs windows of both, so that its stores
         fill whole sectors. A lane loads by itself what it packs, from the cache, because other lanes have it for the sum."""
         row, window = k.ctaid.x * ROWS + k.lane // LANES, k.warp
         loaded = self._load_window(k, row, window)  # here, so that it comes while the squares are added
         summed = k.ctaid.x * ROWS + k.tid.x // THREADS
-        x, total = k.arg.x.at(self._in_array(k, summed), 0), k.f32(0.0)
+        x, total = k.arg.x.at(in_array(k, summed, self._m), 0), k.f32(0.0)
         for chunk in range(self._row.chunks):
             start, inside = self._row.place(k, chunk, k.tid.x % THREADS)
             self._row.add_squares(k, total, self._row.load(k, x, start), inside)
@@ -90,25 +86,41 @@ class SplitRows:
 
     def _write_chunk(self, k: KernelBuilder) -> None:
         """1024 values of a row. Each block adds up the squares of the whole row, so that no block waits for another."""
-        row, values = k.ctaid.y, THREADS * self._row.width
-        start, inside, results = self._chunk(k, self._in_array(k, row))
-        inside = inside & (row < self._m)
-        with k.when(inside):
-            k.store(k.arg.y[row, start], results)
-        staged = k.shared(F32, values)
-        k.store(staged[k.tid.x * self._row.width], [k.select(inside, result, 0.0) for result in results])
-        k.barrier()
-        count = values // WINDOW
-        write_staged_f16_split(k, self._form, row, k.ctaid.x * count, count, staged)
+        row = k.ctaid.y
+        start, inside, results = self._chunk(k, in_array(k, row, self._m))
+        write_chunk(k, self._form, start, inside & (row < self._m), results)
 
     def _chunk(self, k: KernelBuilder, row: Value) -> tuple[Value, Value, list[Value]]:
         """Where the thread's values of the block's chunk of a row start, whether they are in the row, and their results."""
         x = k.arg.x.at(row, 0)
         start, inside = self._row.place(k, k.ctaid.x)
-        self._row.prefetch_gamma(k, start)
+        self._row.prefetch(k, k.arg.gamma, start)
         values, gammas = self._row.load(k, x, start), self._row.load(k, k.arg.gamma, start)
         total = k.f32(0.0)
         for chunk in range(self._row.chunks):
             place, counted = self._row.place(k, chunk)
             self._row.add_squares(k, total, self._row.load(k, x, place), counted)
         return start, inside, scaled(values, self._row.inverse_root(k, k.block_sum(total)), gammas)
+
+
+def chunk_launch(row: NormRow, m: int) -> LaunchConfig:
+    """A block a chunk of a row: the geometry of `write_chunk`."""
+    return LaunchConfig(grid=(row.chunks, TILE * tiles_of(m)), block=THREADS)
+
+
+def in_array(k: KernelBuilder, row: Value, m: int) -> Value:
+    """The row, or the last one where a tile has rows past it."""
+    return k.min(row, m - 1) if m % TILE else row
+
+
+def write_chunk(k: KernelBuilder, form: HalfForm, start: Value, inside: Value, results: Sequence[Value]) -> None:
+    """Write a thread's results of the block's chunk of a row to y, and the f16 split of the chunk. start: of the results in the
+    row; inside: whether there is such a row, and they are in it."""
+    row, width = k.ctaid.y, len(results)
+    with k.when(inside):
+        k.store(k.arg.y[row, start], results)
+    staged = k.shared(F32, THREADS * width)
+    k.store(staged[k.tid.x * width], [k.select(inside, result, 0.0) for result in results])
+    k.barrier()
+    count = THREADS * width // WINDOW
+    write_staged_f16_split(k, form, row, k.ctaid.x * count, count, staged)

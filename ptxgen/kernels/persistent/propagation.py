@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.kernels.accuracy import UNIT
-from ptxgen.kernels.activation.elementwise import SILU_LOST
+from ptxgen.kernels.activation.functions import SILU_LOST
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.norm.rmsnorm import rms_bound, rms_normalised
 from ptxgen.kernels.norm.row import NormRow

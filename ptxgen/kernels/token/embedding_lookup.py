@@ -19,7 +19,7 @@ from ptxgen.formats import FORMATS, Format, find
 from ptxgen.kernels.gemv.iteration import IterationSpace, advance
 from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.registry import GIVEN, register
-from ptxgen.kernels.shape import MOST_ROWS, require
+from ptxgen.kernels.shape import MOST_ROWS, require, require_factor
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U8, U32
 
@@ -27,29 +27,32 @@ from ptxgen.types import F32, U8, U32
 WARPS = 4
 
 
-@register(indirect=(False, True), m=[None])
-@register(indirect=[True], m=[GIVEN])
+@register(indirect=(False, True), m=[None], scale=[None, GIVEN])
+@register(indirect=[True], m=[GIVEN], scale=[None, GIVEN])
 @dataclass(frozen=True)
 class EmbeddingLookup(KernelType):
     """Rows `token` of a quantised table as f32.
 
     y: f32[k], or f32[m, k] of m tokens; table: u8[rows, row_bytes]; token: u32 scalar below `rows`, or with `indirect` a buffer
     u32[1] or u32[m] that holds it; a token of `rows` or more there (argmax of logits with a NaN gives 0xFFFFFFFF) fills its
-    row of y with NaN. The very values of gguf-py's dequantize."""
+    row of y with NaN. The very values of gguf-py's dequantize. scale: what these are multiplied by; above 0, part of the
+    text."""
 
     format: Format
     rows: int
     k: int
     indirect: bool = field(default=False, metadata=HIDDEN)
     m: int | None = field(default=None, kw_only=True)
+    scale: float | None = field(default=None, kw_only=True)
 
     family = "token"
 
     @property
     def name(self) -> str:
+        lookup = "embedding_lookup" if self.scale is None else "scaled_embedding_lookup"
         if self.m is not None:
-            return "batched_embedding_lookup"
-        return f"embedding_lookup{'_indirect' if self.indirect else ''}"
+            return f"batched_{lookup}"
+        return f"{lookup}{'_indirect' if self.indirect else ''}"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "format", find(self.format))
@@ -58,6 +61,8 @@ class EmbeddingLookup(KernelType):
         if self.m is not None:
             require(self, "m", high=MOST_ROWS)
             object.__setattr__(self, "indirect", True)
+        if self.scale is not None:
+            require_factor(self, "scale")
 
     @property
     def space(self) -> IterationSpace:
@@ -92,6 +97,8 @@ class EmbeddingLookup(KernelType):
             block = lane.in_row(advance(row, step, space.bytes))
             y = lane.in_vector(advance(self._result(k), step, space.values))
             for offset, weight in lane.decode(k, block, advance(block, lane.column, 1)):
+                if self.scale is not None:
+                    weight = weight * self.scale
                 k.store(y[offset], weight if in_table is None else k.select(in_table, weight, float("nan")))
 
     def _token(self, k: KernelBuilder) -> Value:
@@ -108,10 +115,11 @@ class EmbeddingLookup(KernelType):
         for row, token in zip(y, np.asarray(arguments["token"]).reshape(-1), strict=True):
             if token < self.rows:
                 row[:] = self.format.dequantize(arguments["table"][token])
+                row *= np.float32(1.0 if self.scale is None else self.scale)
         return {"y": y.reshape(self.shape)}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, float]:
-        """None: decoding rounds as gguf-py does."""
+        """None: decoding rounds as gguf-py does, and a scale is one product of f32."""
         return {"y": 0.0}
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
@@ -133,6 +141,9 @@ class EmbeddingLookup(KernelType):
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[EmbeddingLookup]:
         fixed.pop("m", None)
+        fixed.pop("scale", None)
+        yield cls(**fixed, format=FORMATS["Q6_K"], rows=3, k=256, scale=25.3)
+        yield cls(FORMATS["Q8_0"], rows=3, k=96, m=2, scale=12.0)
         yield cls(FORMATS["Q6_K"], rows=5, k=3 * 256, m=3)
         yield cls(FORMATS["Q8_0"], rows=3, k=576, m=2)
         for format in FORMATS.values():

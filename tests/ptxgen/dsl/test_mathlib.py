@@ -151,6 +151,13 @@ def test_silu_has_the_bits_of_a_division() -> None:
     assert np.isnan(evaluate(mathlib.silu, np.array([-np.inf, np.nan], np.float32))).all()
 
 
+def test_gelu_of_each_has_the_bits_of_gelu() -> None:
+    special = np.array([0.0, -0.0, -14.0, 3e38, -3e38, np.inf], np.float32)
+    x = np.concatenate([between(-16.0, 16.0), between(-1e-3, 1e-3), every_size(), special])
+    together = evaluate(lambda k, one: mathlib.gelu_of_each(k, [one])[0], x)
+    assert together.tobytes() == evaluate(mathlib.gelu, x).tobytes()
+
+
 def test_rsqrt_of_normal_of_infinity_and_nan() -> None:
     x = np.array([np.inf, np.nan], np.float32)
     assert np.array_equal(evaluate(mathlib.rsqrt_of_normal, x), np.array([0.0, np.nan], np.float32), equal_nan=True)

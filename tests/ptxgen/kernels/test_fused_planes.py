@@ -10,6 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.activation.activated import Activated
+from ptxgen.kernels.activation.elementwise import Gelu, SquaredRelu
 from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
@@ -36,10 +38,21 @@ def assert_same_bits(got: dict[str, NDArray[Any]], wanted: dict[str, NDArray[Any
 @all_digits
 @pytest.mark.parametrize("n", [32, 576])
 def test_swiglu_with_planes_is_swiglu_and_then_the_planes_bit_for_bit(n: int, digits: int) -> None:
-    kernel = FusedSwiglu(n=n, digits=digits)
-    arguments = kernel.inputs(np.random.default_rng(n))
-    parts = run(FusedSwiglu(n=n), {name: arguments[name] for name in ("y", "gate", "up")})
-    assert_same_bits(run(kernel, arguments), {**parts, **quantised(parts["y"], digits)})
+    assert_is_its_parts(FusedSwiglu(n=n, digits=digits))
+
+
+@pytest.mark.parametrize(
+    "kernel", [FusedSwiglu(160, digits=2, activation="gelu"), Gelu(160, digits=3), SquaredRelu(160, digits=2)], ids=str
+)
+def test_other_activations_with_planes_are_their_parts_too(kernel: Activated) -> None:
+    assert_is_its_parts(kernel)
+
+
+def assert_is_its_parts(kernel: Activated) -> None:
+    assert kernel.digits is not None
+    plain, arguments = replace(kernel, digits=None), kernel.inputs(np.random.default_rng(kernel.n))
+    parts = run(plain, {name: arguments[name] for name in plain.signature()})
+    assert_same_bits(run(kernel, arguments), {**parts, **quantised(parts["y"], kernel.digits)})
 
 
 @all_digits

@@ -9,6 +9,7 @@ import pytest
 
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL
+from ptxgen.kernels.compose import fuse_swiglu
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.matrices import Fused, FusedWithAnother, GateAndUp
 from ptxgen.kernels.gemv.planes import Planes
@@ -43,6 +44,10 @@ def test_names_are_spelt_from_parts() -> None:
     assert replace(PLAIN, segments=Fused(8)).name == "joined_hw_dp4a_q4k_gemv"
     assert replace(PLAIN, epilogue=(AddResidual(), Planes(3))).name == "hw_dp4a_q4k_gemv_residual_planes"
     assert gemvs.swiglu(Q4, k=512, n=32, out_digits=3).name == "gated_hw_dp4a_q4k_gemv"
+    wide = replace(PLAIN, k=4096, n=14336)
+    geglu = fuse_swiglu(wide, wide, 3, "gelu")
+    assert geglu is not None
+    assert geglu.name == "gated_hw_dp4a_q4k_gemv_geglu"
     assert replace(PLAIN, last=Q6, segments=FusedWithAnother(8, 8)).name == "mixed_hw_dp4a_q4k_q6k_gemv"
 
 

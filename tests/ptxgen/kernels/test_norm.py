@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -68,6 +70,28 @@ def test_a_row_has_the_same_bits_alone_and_among_others() -> None:
     for row in range(3):
         alone = run(single, {**arguments, "x": arguments["x"][row : row + 1], "y": arguments["y"][row : row + 1]})["y"]
         assert alone.tobytes() == together[row].tobytes()
+
+
+def test_a_norm_that_is_added_has_the_bits_of_the_norm_and_the_sum() -> None:
+    kernel, plain = RmsNorm(hidden=300, m=2, residual=True), RmsNorm(hidden=300, m=2)
+    arguments = kernel.inputs(np.random.default_rng(7))
+    normed = run(plain, arguments)["y"]
+    assert run(kernel, arguments)["y"].tobytes() == (arguments["y"] + normed).tobytes()
+
+
+def test_a_norm_without_gamma_has_the_bits_of_one_with_ones() -> None:
+    kernel, plain = RmsNorm(hidden=300, weighted=False), RmsNorm(hidden=300)
+    arguments = kernel.inputs(np.random.default_rng(8))
+    ones = run(plain, arguments | {"gamma": np.ones(300, np.float32)})["y"]
+    assert run(kernel, arguments)["y"].tobytes() == ones.tobytes()
+
+
+@pytest.mark.parametrize(
+    "shape", [{"residual": True, "weighted": False}, {"residual": True, "digits": 2}, {"weighted": False, "digits": 2}]
+)
+def test_a_norm_that_is_added_or_has_no_gamma_has_no_form(shape: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match="not weighted, residual and a form exclude each other"):
+        RmsNorm(hidden=64, **shape)
 
 
 def test_heads_are_normalised_each_by_itself() -> None:

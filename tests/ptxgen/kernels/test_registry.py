@@ -103,7 +103,7 @@ def test_a_kernel_of_another_package_is_found_and_listed(load: Load) -> None:
         (GOOD.replace("my_add", "my\x1b[2J"), "cannot be the name of a PTX entry"),
         (ODD + GOOD + "    n: int\n    odd: object = Odd()\n", "ValueError: no ({file}"),
         ("pass", "it registers no kernel; decorate a KernelType with @register"),
-        (GOOD.replace("my_add", "rmsnorm"), "kernel name 'rmsnorm' is taken by ptxgen.kernels.norm.rmsnorm.RmsNorm ({file}:6)"),
+        (GOOD.replace("my_add", "gather_rows"), "is taken by ptxgen.kernels.token.gather_rows.GatherRows ({file}:6)"),
         (GOOD + GOOD.replace("my_add", "silu"), "kernel name 'silu' is taken"),
         (VARIANTS, "kernel name 'my_add' is taken by {module}.Mine with style='a' ({file}"),
         (SHAPED, "Mine: to register one name, `name` must not depend on `width`, a field that register does not fix"),
@@ -174,13 +174,13 @@ def test_a_strangers_kernel_that_is_imported_first_cannot_take_one_of_our_names(
     done = python(
         "import sys, types\n"
         "from ptxgen.kernels import registry\n"
-        f"try:\n    exec({GOOD.replace('my_add', 'rmsnorm')!r}, {{'__name__': 'stranger'}})\n"
+        f"try:\n    exec({GOOD.replace('my_add', 'gather_rows')!r}, {{'__name__': 'stranger'}})\n"
         "except ValueError as error:\n    print(error)\n"
-        "print(registry.find('rmsnorm').type.__module__)\n"
+        "print(registry.find('gather_rows').type.__module__)\n"
     )
     assert done.stdout.splitlines() == [
-        "kernel name 'rmsnorm' is taken by ptxgen.kernels.norm.rmsnorm.RmsNorm",
-        "ptxgen.kernels.norm.rmsnorm",
+        "kernel name 'gather_rows' is taken by ptxgen.kernels.token.gather_rows.GatherRows",
+        "ptxgen.kernels.token.gather_rows",
     ], done.stderr
 
 

@@ -3,6 +3,7 @@ the other, however rows are dealt out."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from ptxgen.kernels.activation.elementwise import ElementwiseMul
 from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.kernels.compose import defer_norm, fuse_swiglu
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.gemv.swiglu import GATED, SwiGlu
 from ptxgen.kernels.quantize.quantize import Quantize
 from ptxgen.kernels.registry import find
 from ptxgen.types import F32
@@ -105,7 +107,9 @@ def in_parts(kernel: HwDp4aGemv, arguments: dict[str, Any]) -> Arrays:
     """What the kernel gives, by the kernels that it is made of."""
     if is_swiglu(kernel):
         gate, up = (product(kernel, arguments, w=arguments[name]) for name in ("w", "w2"))
-        swiglu = FusedSwiglu(n=kernel.n, digits=kernel.parameters()["out_digits"])
+        first = kernel.epilogue[0]
+        assert isinstance(first, SwiGlu)
+        swiglu = FusedSwiglu(n=kernel.n, digits=kernel.parameters()["out_digits"], activation=first.activation)
         made = run(swiglu, swiglu.inputs(np.random.default_rng(0)) | {"gate": gate, "up": up})
         return {name if name == "y" else f"y_{name}": array for name, array in made.items()}
     y = product(kernel, arguments)
@@ -194,6 +198,12 @@ def test_how_short_rows_are_dealt_out_leaves_the_bits_of_a_gated_product_alone(d
 @pytest.mark.parametrize("num_warps", [4, 32])
 def test_a_gated_product_of_more_activations_than_fit_shared_memory_is_its_parts(num_warps: int) -> None:
     assert_is_its_parts(gated("q4k", k=18944, n=32, digits=2, out_digits=3, num_warps=num_warps))
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_a_gated_product_of_another_activation_is_its_parts(activation: str) -> None:
+    silu = gated("q8_0", k=160, n=32, digits=2, num_warps=4, rows_per_warp=2, out_digits=2)
+    assert_is_its_parts(replace(silu, epilogue=(GATED[activation](), *silu.epilogue[1:])))
 
 
 def test_the_work_of_a_gated_product_is_that_of_its_parts_less_what_stays_in_registers() -> None:

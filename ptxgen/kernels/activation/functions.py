@@ -1,0 +1,113 @@
+"""Activation functions: of one f32, as a kernel writes them, as float64 has them, and how far the two may be apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.dsl import mathlib
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.value import Value
+from ptxgen.kernels.accuracy import UNIT
+
+Float64 = NDArray[np.float64]
+
+# Below this exp(-x) overflows in f32 and x * sigmoid(x) becomes zero; the true value there is at most 3e-37.
+SILU_LOST = 3e-37
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A function of one f32."""
+
+    flops: int
+    """Operations a value; an exponential or a division counts as one."""
+    of_each: Callable[[KernelBuilder, Sequence[Value]], list[Value]]
+    """Write it for several values, without a branch."""
+    exact: Callable[[Float64], Float64]
+    """The same in float64."""
+    bound: Callable[[Float64], Float64]
+    """How far `of_each` may be from `exact` of the same value, but for what is rounded as a subnormal number."""
+
+
+def times_sigmoid(x: Float64, gate: Float64) -> Float64:
+    """x * sigmoid(gate)."""
+    with np.errstate(over="ignore"):  # an infinite e^-gate gives the right zero
+        result: Float64 = x / (1.0 + np.exp(-gate))
+    return result
+
+
+def _silu(x: Float64) -> Float64:
+    return times_sigmoid(x, x)
+
+
+def _silu_bound(x: Float64) -> Float64:
+    """The exponential is off by 2 units at most, the sum adds one, the division one; one more for the second order."""
+    bound: Float64 = np.abs(_silu(x)) * 5 * UNIT + SILU_LOST
+    return bound
+
+
+def _gelu(x: Float64) -> Float64:
+    """x / (1 + e^-2u), the same function; the form with tanh cancels for negative x even in float64."""
+    return times_sigmoid(x, 2.0 * np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3))
+
+
+def _gelu_bound(x: Float64) -> Float64:
+    """Of x / (1 + e^w): w is off by 5 units, of its two constants and three operations; the exponential by 2 units of its
+    own; both count as far as e^w does in the sum, which adds one as the division does; one more for the second order."""
+    w = np.minimum(2.0 * np.sqrt(2.0 / np.pi) * np.abs(x + 0.044715 * x**3), 200.0)
+    share = 1.0 / (1.0 + np.exp(np.copysign(w, x)))
+    bound: Float64 = np.abs(_gelu(x)) * (share * (5 * w + 2) + 3) * UNIT + SILU_LOST
+    return bound
+
+
+def _relu_of_each(k: KernelBuilder, xs: Sequence[Value]) -> list[Value]:
+    """By a comparison, because max would make 0 of NaN."""
+    return [k.select(x < 0.0, 0.0, x) for x in xs]
+
+
+def _relu(x: Float64) -> Float64:
+    return np.maximum(x, 0.0)
+
+
+def _squared_relu_of_each(k: KernelBuilder, xs: Sequence[Value]) -> list[Value]:
+    return [x * x for x in _relu_of_each(k, xs)]
+
+
+def _squared_relu(x: Float64) -> Float64:
+    return np.maximum(x, 0.0) ** 2
+
+
+SILU: Final = Activation(4, mathlib.silu_of_each, _silu, _silu_bound)
+"""x * sigmoid(x)."""
+
+GELU: Final = Activation(10, mathlib.gelu_of_each, _gelu, _gelu_bound)
+"""x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), as GGML defines it."""
+
+RELU: Final = Activation(1, _relu_of_each, _relu, np.zeros_like)
+"""max(x, 0)."""
+
+SQUARED_RELU: Final = Activation(2, _squared_relu_of_each, _squared_relu, lambda x: _squared_relu(x) * UNIT)
+"""max(x, 0)^2."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """How a gated product activates its gate. unit: the name of the whole, as in fused_swiglu; steepest: no slope of the
+    function is more than that."""
+
+    unit: str
+    function: Activation
+    steepest: float
+
+
+GATES: Final[Mapping[str, Gate]] = {
+    "silu": Gate("swiglu", SILU, 1.1),  # 1.0999
+    "gelu": Gate("geglu", GELU, 1.13),  # 1.1290
+    "relu": Gate("reglu", RELU, 1.0),
+}
+"""By the name of the function."""
