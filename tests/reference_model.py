@@ -38,7 +38,7 @@ class ReferenceModel:
         shared = int(keys("embedding_length")) // max(self.heads[0], 1)
         self.head_dim = int(keys("attention.key_length", shared))
         self.value_dim = int(keys("attention.value_length", shared))
-        self.eps = float(keys(f"attention.layer_norm{'_rms' if arch.kind == 'rms' else ''}_epsilon"))
+        self.eps = float(keys(f"attention.layer_norm{'_rms' if arch.kind == 'rms' else ''}_epsilon", arch.eps))
         self.divisor = arch.divisor(keys) if arch.divisor else np.sqrt(self.head_dim)
         self.window, self.windowed = windows(keys, arch)
         self.rotated = arch.rotated(keys, self.windowed) if arch.pairs else [False] * self.layers
@@ -97,8 +97,8 @@ class ReferenceModel:
     def attention(self, x: F64, layer: int) -> F64:
         block, arch = f"blk.{layer}.", self.arch
         heads, kv_heads, tokens = self.heads[layer], self.kv_heads[layer], len(x)
-        if not kv_heads:
-            return self.linear(x, block + "attn_output")
+        if not kv_heads:  # deci's linear layers, which have no bias
+            return x @ self.weight(block + "attn_output.weight").T
         normed = self.has(block + "attn_q_norm.weight")
         q, k, v = self.projections(x, layer)
         if normed and arch.wide_norm:

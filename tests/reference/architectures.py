@@ -71,6 +71,8 @@ class Architecture:
     """Of its norms: rms or layer (LayerNorm)."""
     weighted: bool = True
     """Whether the norms have weights."""
+    eps: float | None = None
+    """The epsilon of a file without the key, if it may lack it."""
     post_eps: float | None = None
     """The epsilon of the norms after attention and FFN, if it is not the file's."""
     instead: Mapping[str, str] = field(default_factory=dict)
@@ -170,7 +172,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "qwen2": QWEN,
     "qwen3": QWEN,
     "qwen": QWEN,
-    "qwen2vl": replace(QWEN, unused=frozenset({"output.bias"})),
+    "qwen2vl": replace(QWEN, eps=0.0, unused=frozenset({"output.bias"})),
     "qwen3vl": replace(QWEN, interleaved=True),
     "qwen3tts": replace(QWEN, interleaved=True),
     "gemma": GEMMA,
