@@ -13,7 +13,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.reference.activations import ACTIVATIONS, Activation, capped, normalised, xielu
+from tests.reference.activations import ACTIVATIONS, capped, normalised, xielu
 from tests.reference.architectures import ARCHITECTURES
 from tests.reference.metadata import Metadata
 from tests.reference.positions import rotation, slopes, windows
@@ -117,17 +117,25 @@ class ReferenceModel:
         distance = np.arange(tokens)[:, None] - np.arange(tokens)
         if largest := arch.alibi(self.keys):
             scores = scores - slopes(heads, largest)[:, None, None] * distance
-        hidden = distance < 0
+        hidden = distance < 0 if arch.causal else np.zeros_like(distance, bool)
         if self.windowed[layer]:
             hidden = hidden | (distance >= self.window)
         scores[:, hidden] = -np.inf
-        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        mixed = np.einsum("hqk,khd->qhd", scores / scores.sum(axis=-1, keepdims=True), v).reshape(tokens, -1)
+        mixed = np.einsum("hqk,khd->qhd", self.softmax(scores, block), v).reshape(tokens, -1)
         if self.has(block + "attn_gate.weight"):
             mixed = mixed / (1 + np.exp(-self.linear(x, block + "attn_gate")))
         if self.has(block + "attn_sub_norm.weight"):
             mixed = self.norm(mixed, block + "attn_sub_norm")
         return self.linear(mixed, block + "attn_output")
+
+    def softmax(self, scores: F64, block: str) -> F64:
+        """The weights of scores [heads, queries, keys]; a head's sink takes a part that no key gets."""
+        name, largest = block + "attn_sinks.weight", scores.max(axis=-1, keepdims=True)
+        sink = self.weight(name)[:, None, None] if self.has(name) else np.float64(-np.inf)
+        largest = np.maximum(largest, sink)
+        scores = np.exp(scores - largest)
+        weights: F64 = scores / (scores.sum(axis=-1, keepdims=True) + np.exp(sink - largest))
+        return weights
 
     def head_norms(self, q: F64, k: F64, block: str) -> tuple[F64, F64]:
         """Q and K normalised over their last axis."""
@@ -143,12 +151,9 @@ class ReferenceModel:
         longer: F64 = 1 + beta * np.log(np.floor(np.arange(tokens) / trained) + 1)
         return longer
 
-    def activation(self, layer: int) -> Activation:
-        return xielu(self.keys, layer) if self.arch.activation == "xielu" else ACTIVATIONS[self.arch.activation]
-
     def feed_forward(self, x: F64, layer: int) -> F64:
         block = f"blk.{layer}."
-        activate = self.activation(layer)
+        activate = xielu(self.keys, layer) if self.arch.activation == "xielu" else ACTIVATIONS[self.arch.activation]
         up = self.linear(x, block + "ffn_up")
         if not self.arch.gated:
             inner = activate(up)

@@ -83,6 +83,7 @@ LONGROPE: Final[dict[str, Value]] = {
     "rope.scaling.attn_factor": 1.19,
 }
 WINDOW: Final[dict[str, Value]] = {"attention.sliding_window": 4, "attention.sliding_window_pattern": 2}
+GRANITE: Final[dict[str, Value]] = {"embedding_scale": 12.0, "residual_scale": 0.22, "attention.scale": 0.0625}
 SECTIONS: Final[dict[str, Value]] = {"rope.dimension_sections": _sections}
 GPT: Final = "attn_qkv attn_output ffn_up ffn_down"
 LLAMA: Final = "attn_qkv attn_output ffn_gate ffn_up ffn_down"
@@ -103,6 +104,26 @@ def _attended(sizes: Sizes, layer: int) -> tuple[int, ...]:
 def _inner(sizes: Sizes, layer: int) -> tuple[int, ...]:
     return (sizes.ff[layer],)
 
+
+def _matrix(rows: str, width: str) -> Shape:
+    """The shape of a matrix from one of the widths of a layer (ff, attended, qkv, hidden) to another."""
+
+    def shape(sizes: Sizes, layer: int) -> tuple[int, ...]:
+        attended = sizes.heads[layer] * sizes.head_dim
+        widths = {"hidden": sizes.hidden, "ff": sizes.ff[layer], "attended": attended, "qkv": 3 * attended}
+        return widths[rows], widths[width]
+
+    return shape
+
+
+EXPERT_OF_IMAGES: Final[dict[str, Shape]] = {
+    "vis_attn_qkv": _matrix("qkv", "hidden"),
+    "vis_attn_output": _matrix("hidden", "attended"),
+    "vis_gate": _matrix("ff", "hidden"),
+    "vis_up": _matrix("ff", "hidden"),
+    "vis_down": _matrix("hidden", "ff"),
+}
+"""Of cogvlm: tensors that a text does not use."""
 
 LAYOUTS: Final[Mapping[str, Layout]] = {
     "llama": Layout(optional=LLAMA, rope_freqs=True),
@@ -150,8 +171,23 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         optional=LLAMA,
         rope_freqs=True,
         keys={"logit_scale": 4.0},
-        full_keys={"embedding_scale": 12.0, "residual_scale": 0.22, "attention.scale": 0.0625},
+        full_keys=GRANITE,
     ),
+    "granitemoe": Layout(optional=LLAMA, keys={"logit_scale": 4.0}, full_keys=GRANITE),
+    "granite_swa": Layout(
+        optional=LLAMA,
+        keys={
+            "logit_scale": 4.0,
+            "attention.sliding_window": 4,
+            "attention.sliding_window_pattern": lambda sizes: [layer % 2 == 0 for layer in range(sizes.layers)],
+        },
+        full_keys=GRANITE | {"attention.rope_pattern": lambda sizes: [layer % 4 != 3 for layer in range(sizes.layers)]},
+        extra={"attn_sinks": lambda sizes, layer: (sizes.heads[layer],)},
+    ),
+    "llada": Layout(optional=LLAMA, rope_freqs=True),
+    "dream": Layout(optional="attn_qkv output"),
+    "cogvlm": Layout("qkv", optional="", rope_freqs=True, extra=EXPERT_OF_IMAGES),
+    "pockettts": Layout(norm_biases="always"),
     "exaone": Layout(rope_freqs=True),
     "exaone4": Layout(head_norms="head", rope_freqs=True, full_keys={"attention.sliding_window": 4}),
     "glm4": Layout("up", keys=_part_of_head(1, 2)),
@@ -204,7 +240,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         needs_output=True,
         keys={"attention.sliding_window": 4, "logit_scale": 0.5},
         full_keys={"attention.sliding_window_pattern": 2, "final_logit_softcapping": 3.0, "rope.freq_base_swa": 5000.0},
-        extra={"attn_gate": lambda sizes, layer: (sizes.heads[layer] * sizes.head_dim, sizes.hidden)},
+        extra={"attn_gate": _matrix("attended", "hidden")},
     ),
     "plamo": Layout(needs_output=True),
     "plamo3": Layout(

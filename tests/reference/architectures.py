@@ -64,6 +64,10 @@ def of_32_layers(_: Metadata, windowed: Sequence[bool]) -> Sequence[bool]:
     return [len(windowed) == 32] * len(windowed)
 
 
+def by_pattern(keys: Metadata, windowed: Sequence[bool]) -> Sequence[bool]:
+    return [bool(turned) for turned in keys("attention.rope_pattern", [True] * len(windowed))][: len(windowed)]
+
+
 @dataclass(frozen=True)
 class Architecture:
     norms: Norms = PRE
@@ -98,6 +102,7 @@ class Architecture:
     """Whether attention.temperature_scale makes queries longer with the position."""
     alibi: Scale = lambda keys: 0.0
 
+    causal: bool = True
     divisor: Scale | None = None
     """Of the scores, if it is not the square root of the keys' width."""
     wide_norm: bool = False
@@ -153,6 +158,7 @@ def _granite_divisor(keys: Metadata) -> float:
 
 LLAMA: Final = Architecture(pairs="adjacent")
 QWEN: Final = Architecture()
+UNUSED_BIASES: Final = frozenset({"attn_output.bias", "ffn_gate.bias", "ffn_up.bias", "ffn_down.bias"})
 LAYER_NORM: Final = Architecture(kind="layer")
 GPT: Final = Architecture(kind="layer", pairs="", activation="gelu", gated=False)
 GEMMA: Final = Architecture(activation="gelu", embedding_scale=_root_of_width, tied=True)
@@ -256,7 +262,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         LLAMA,
         pairs="",
         alibi=lambda keys: 8.0,
-        unused=frozenset({"attn_output.bias", "ffn_gate.bias", "ffn_up.bias", "ffn_down.bias", "rope_freqs.weight"}),
+        unused=UNUSED_BIASES | {"rope_freqs.weight"},
     ),
     "muse-glimmer": replace(
         LLAMA,
@@ -275,6 +281,12 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "apertus": replace(QWEN, activation="xielu", gated=False, unused=frozenset({"attn_q_norm.bias", "attn_k_norm.bias"})),
     "maincoder": replace(LLAMA, late_norm=True),
     "pangu-embedded": replace(QWEN, unused=frozenset({"rope_freqs.weight"})),
+    "granitemoe": replace(GRANITE, rotated=every_layer),
+    "granite_swa": replace(GRANITE, rotated=by_pattern, window=Window(1, scaled=True, keyed=False)),
+    "llada": replace(LLAMA, causal=False, unused=UNUSED_BIASES | {"rope_freqs.weight"}),
+    "dream": replace(QWEN, causal=False, unused=frozenset({"output.bias"})),
+    "cogvlm": replace(QWEN, unused=frozenset({"rope_freqs.weight"})),
+    "pockettts": replace(LAYER_NORM, pairs="adjacent", activation="gelu", gated=False, tied=True),
     "nanbeige": replace(LLAMA, loops=True),
     "talkie": Architecture(
         weighted=False, late_norm=True, bare_key_norm=True, embedding_norm="", skip=True, logit_scale=_key("logit_scale")
