@@ -123,7 +123,8 @@ class ReferenceModel:
         scores[:, hidden] = -np.inf
         mixed = np.einsum("hqk,khd->qhd", self.softmax(scores, block), v).reshape(tokens, -1)
         if self.has(block + "attn_gate.weight"):
-            mixed = mixed / (1 + np.exp(-self.linear(x, block + "attn_gate")))
+            gate = self.linear(x, block + "attn_gate")  # of each value, or of each head
+            mixed = (mixed.reshape(*gate.shape, -1) / (1 + np.exp(-gate))[..., None]).reshape(tokens, -1)
         if self.has(block + "attn_sub_norm.weight"):
             mixed = self.norm(mixed, block + "attn_sub_norm")
         return self.linear(mixed, block + "attn_output")

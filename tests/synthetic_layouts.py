@@ -203,7 +203,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         norm_biases="always", head_norms="rows", head_norms_always=False, needs_output=True, keys=_part_of_head(1, 4)
     ),
     "starcoder2": Layout("", GPT, norm_biases="always"),
-    "ernie4_5": Layout(optional="attn_qkv attn_output"),
+    "ernie4_5": Layout(optional="attn_qkv attn_output", full_keys=SECTIONS),
     "paddleocr": Layout(keys=SECTIONS),
     "hunyuan-dense": Layout(head_norms="head", full_keys={"rope.scaling.alpha": 3.0}),
     "hunyuan_vl": Layout(head_norms="head", full_keys=SECTIONS),
@@ -241,6 +241,14 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         keys={"attention.sliding_window": 4, "logit_scale": 0.5},
         full_keys={"attention.sliding_window_pattern": 2, "final_logit_softcapping": 3.0, "rope.freq_base_swa": 5000.0},
         extra={"attn_gate": _matrix("attended", "hidden")},
+    ),
+    "spark2_5": Layout(
+        keys={
+            "attention.sliding_window": 4,
+            "attention.sliding_window_pattern": lambda sizes: [layer % 2 == 0 for layer in range(sizes.layers)],
+        },
+        full_keys={"rope.freq_base_swa": 5000.0},
+        extra={"attn_gate": lambda sizes, layer: (sizes.heads[layer], sizes.hidden)},
     ),
     "plamo": Layout(needs_output=True),
     "plamo3": Layout(

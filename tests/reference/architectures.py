@@ -65,7 +65,8 @@ def of_32_layers(_: Metadata, windowed: Sequence[bool]) -> Sequence[bool]:
 
 
 def by_pattern(keys: Metadata, windowed: Sequence[bool]) -> Sequence[bool]:
-    return [bool(turned) for turned in keys("attention.rope_pattern", [True] * len(windowed))][: len(windowed)]
+    pattern = keys("attention.rope_pattern", True)
+    return [bool(turned) for turned in pattern[: len(windowed)]] if isinstance(pattern, list) else [True] * len(windowed)
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,9 @@ class Architecture:
     """Tensors that llama.cpp loads and does not use."""
 
     pairs: str = "neox"
-    """Of the rotation: adjacent, neox, or "" for none. Sections over two axes make it neox."""
-    interleaved: bool = False
-    """Whether sections of the rotation take turns, pair by pair."""
+    """Of the rotation: adjacent, neox, or "" for none. Sections over two axes make them neox."""
+    sections: str = ""
+    """How rope.dimension_sections share the pairs: blocks, or interleaved; "" if the key does not count."""
     rotated: Rotated = every_layer
     whole_head: bool = False
     """Whether the whole head is rotated, whatever the key says."""
@@ -178,9 +179,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "qwen2": QWEN,
     "qwen3": QWEN,
     "qwen": QWEN,
-    "qwen2vl": replace(QWEN, eps=0.0, unused=frozenset({"output.bias"})),
-    "qwen3vl": replace(QWEN, interleaved=True),
-    "qwen3tts": replace(QWEN, interleaved=True),
+    "qwen2vl": replace(QWEN, sections="blocks", eps=0.0, unused=frozenset({"output.bias"})),
+    "qwen3vl": replace(QWEN, sections="interleaved"),
+    "qwen3tts": replace(QWEN, sections="interleaved"),
     "gemma": GEMMA,
     "gemma2": replace(
         GEMMA,
@@ -208,7 +209,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "exaone4": Architecture(
         norms=POST, rotated=windowed_layers, window=Window(4, default=4096, only_layers=64, keyed=False, scaled=True)
     ),
-    "glm4": replace(LLAMA, norms=SANDWICH),
+    "glm4": replace(LLAMA, norms=SANDWICH, sections="blocks"),
     "chatglm": LLAMA,
     "seed_oss": replace(QWEN, norms=PRE_POST),
     "command-r": replace(COHERE, logit_scale=lambda keys: float(keys("logit_scale", 0.0)) or 1.0),
@@ -220,9 +221,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "stablelm": replace(LAYER_NORM, instead={"ffn_norm": "attn_norm"}),
     "starcoder2": replace(LAYER_NORM, activation="gelu", gated=False),
     "ernie4_5": replace(LLAMA, unused=frozenset({"attn_output.bias"})),
-    "paddleocr": QWEN,
+    "paddleocr": replace(QWEN, sections="blocks"),
     "hunyuan-dense": replace(QWEN, late_norm=True, alpha=True),
-    "hunyuan_vl": replace(QWEN, late_norm=True, alpha=True),
+    "hunyuan_vl": replace(QWEN, late_norm=True, alpha=True, sections="blocks"),
     "minicpm": replace(
         GRANITE,
         rotated=every_layer,
@@ -274,6 +275,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         logit_scale=_key("logit_scale"),
         logit_cap=_key("final_logit_softcapping", 30.0),
     ),
+    "spark2_5": Architecture(activation="gelu", window=Window(1, scaled=True)),
     "plamo": replace(QWEN, norms=PARALLEL, whole_head=True),
     "plamo3": replace(QWEN, norms=SANDWICH, window=Window(8, base=10000.0)),
     "openelm": replace(QWEN, tied=True),

@@ -67,9 +67,9 @@ def rotation(keys: Metadata, arch: Architecture, head_dim: int, windowed: bool, 
         longer = 1 + 0.1 * math.log(max(stretch, 1.0))
         log_multiplier = float(keys("rope.scaling.yarn_log_multiplier", 0.0)) if arch.yarn_keys else 0.0
         magnitude *= longer / (1 + 0.1 * log_multiplier * math.log(max(factor, 1.0)))
-    sections = [int(count) for count in keys("rope.dimension_sections", [0, 0, 0, 0])]
+    sections = [int(count) for count in keys("rope.dimension_sections", [0, 0, 0, 0])] if arch.sections else [0, 0]
     if any(sections):
-        frequency = np.where(_advancing(sections, dims // 2, arch.interleaved), frequency, 0.0)
+        frequency = np.where(_advancing(sections, dims // 2, arch.sections == "interleaved"), frequency, 0.0)
     adjacent = arch.pairs == "adjacent" and not (sections[0] and sections[1])
     return Rotation(adjacent, frequency, magnitude)
 
