@@ -206,10 +206,14 @@ class ReferenceModel:
                     x = x + first * self.weight(f"blk.{layer}.layer_output_scale.weight")
         return x
 
+    def states(self, tokens: Sequence[int]) -> F64:
+        """f64[len(tokens), width]: what the output matrix reads, and pooling."""
+        return self.norm(self.stream(tokens), "output_norm")
+
     def logits(self, tokens: Sequence[int]) -> F64:
         """f64[len(tokens), vocab]: the logits after each token."""
         head = "output" if self.has("output.weight") and not self.arch.tied else "token_embd"
-        y = self.linear(self.norm(self.stream(tokens), "output_norm"), head)
+        y = self.linear(self.states(tokens), head)
         if head != "output" and self.has("output.bias"):
             y = y + self.weight("output.bias")
         return capped(y * self.arch.logit_scale(self.keys), self.arch.logit_cap(self.keys))

@@ -207,7 +207,11 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     "paddleocr": Layout(keys=SECTIONS),
     "hunyuan-dense": Layout(head_norms="head", full_keys={"rope.scaling.alpha": 3.0}),
     "hunyuan_vl": Layout(head_norms="head", full_keys=SECTIONS),
-    "minicpm": Layout(optional=LLAMA, full_keys={"embedding_scale": 10.0, "residual_scale": 0.7, "logit_scale": 3.0}),
+    "minicpm": Layout(
+        optional=LLAMA,
+        longrope=True,
+        full_keys=LONGROPE | {"embedding_scale": 10.0, "residual_scale": 0.7, "logit_scale": 3.0},
+    ),
     "deci": Layout(optional=LLAMA, rope_freqs=True),
     "arcee": Layout(rope_freqs=True),
     "gpt2": Layout("qkv", GPT, "", norm_biases="always", extra={".position_embd": _positions}),

@@ -84,8 +84,9 @@ CASES: Final[Mapping[str, Mapping[str, Any]]] = _cases()
 """By name, arguments of write_model beside SIZES."""
 
 
-def write_case(name: str, folder: Path) -> Path:
-    return write_model(folder / f"{name}.gguf", types=Q.F32, **{**SIZES, **CASES[name]})
+def write_case(name: str, folder: Path, **other: Any) -> Path:
+    """The file of a case; other: arguments of write_model that replace its own."""
+    return write_model(folder / f"{name}.gguf", **{"types": Q.F32, **SIZES, **CASES[name], **other})
 
 
 def record(logits: Path) -> None:
