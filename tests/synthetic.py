@@ -7,7 +7,7 @@ sub-scale and sub-minimum takes all its values; only the f16 super-scales are ch
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,10 @@ import gguf
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
+
+from tests.reference.architectures import ARCHITECTURES
+from tests.synthetic_layouts import LAYOUTS, Layout, Sizes
+from tests.synthetic_tensors import Plan
 
 Q = GGMLQuantizationType
 
@@ -97,12 +101,15 @@ def write_model(
     arch: str = "llama",
     types: GGMLQuantizationType | Mapping[str, GGMLQuantizationType] = Q.Q4_K,
     *,
+    full: bool = False,
+    omit: Collection[str] = (),
     layers: int = 4,
     hidden: int = 512,
-    heads: int = 8,
-    kv_heads: int = 2,
+    heads: int | Sequence[int] = 8,
+    kv_heads: int | Sequence[int] = 2,
     head_dim: int | None = None,
-    ff: int = 1024,
+    value_dim: int | None = None,
+    ff: int | Sequence[int] = 1024,
     vocab: int = 512,
     context: int = 512,
     tied: bool = True,
@@ -117,13 +124,19 @@ def write_model(
     """Write a model of random weights and return its path (of its first file); the bytes depend on the arguments alone.
 
     types: one GGML type for every matrix, or a type by role ("token_embd", "attn_q", ..., and "" for the others). A type
-    whose blocks do not divide the rows gives way to llama.cpp's fallback. tokenizer: "gpt2", "llama" or "none"; pre: its
-    pre-tokenizer (llama-bpe for llama, qwen2 for the others). metadata: further keys (int, float, bool, str), or other values.
-    tensors_a_file: in several files, of so many tensors each.
+    whose blocks do not divide the rows gives way to llama.cpp's fallback. full: with all tensors and keys that the
+    architecture may have, scalings, windows and caps included, of a size that shows in a few tokens; omit: tensors of a layer
+    to leave out ("ffn_norm"). heads, kv_heads, ff: for all layers, or for each. tied: without an output matrix, where the
+    architecture allows it. tokenizer: "gpt2", "llama" or "none"; pre: its pre-tokenizer (llama-bpe for llama, qwen2 for the
+    others). metadata: further keys (int, float, bool, str, or lists of them), or other values. tensors_a_file: in several
+    files, of so many tensors each.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
     wanted = types if isinstance(types, Mapping) else {"": types}
-    head_dim = head_dim or hidden // heads
+    q, kv, inner = ([n] * layers if isinstance(n, int) else n for n in (heads, kv_heads, ff))
+    head_dim = head_dim or hidden // q[0]
+    sizes = Sizes(layers, hidden, q, kv, inner, head_dim, value_dim or head_dim, vocab, context)
+    family, layout = ARCHITECTURES.get(arch, ARCHITECTURES["llama"]), LAYOUTS.get(arch, Layout())
     writer = gguf.GGUFWriter(path, arch, split_max_tensors=tensors_a_file)
     writer.add_block_count(layers)
     writer.add_context_length(context)
@@ -131,44 +144,34 @@ def write_model(
     writer.add_feed_forward_length(ff)
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
-    writer.add_layer_norm_rms_eps(1e-5 if arch == "llama" else 1e-6)
+    writer.add_key_length(sizes.head_dim)
+    writer.add_value_length(sizes.value_dim)
+    if family.kind == "layer":
+        writer.add_layer_norm_eps(1e-5)
+    else:
+        writer.add_layer_norm_rms_eps(1e-5 if arch == "llama" else 1e-6)
     writer.add_rope_freq_base(rope_base)
     writer.add_vocab_size(vocab)
     _add_tokenizer(writer, tokenizer, pre or ("llama-bpe" if arch == "llama" else "qwen2"), vocab)
+    for key, value in {**layout.keys, **(layout.full_keys if full else {})}.items():
+        _add_value(writer, key[1:] if key[0] == "." else f"{arch}.{key}", value(sizes) if callable(value) else value)
     for key, value in (metadata or {}).items():
         _add_value(writer, key, value)
 
-    def matrix(name: str, rows: int, k: int, gain: float = 1.0) -> None:
-        role = name.removesuffix(".weight").rsplit(".", 1)[-1]
-        kind = fitting(wanted.get(role, wanted.get("", Q.F32)), k)
-        writer.add_tensor(name, random_rows(rng, kind, (rows, k), gain / math.sqrt(k)), raw_dtype=kind)
-
-    def vector(name: str, n: int, mean: float, std: float) -> None:
-        writer.add_tensor(name, (mean + std * rng.standard_normal(n)).astype(np.float32))
-
-    matrix("token_embd.weight", vocab, hidden)
-    if rope_freqs:
-        writer.add_tensor("rope_freqs.weight", np.geomspace(1.0, 32.0, head_dim // 2).astype(np.float32))
-    for layer in range(layers):
-        block = f"blk.{layer}."
-        vector(block + "attn_norm.weight", hidden, 1.0, 0.1)
-        for x, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
-            matrix(block + f"attn_{x}.weight", count * head_dim, hidden)
-            if arch == "qwen2":
-                vector(block + f"attn_{x}.bias", count * head_dim, 0.0, 0.1)
-        if arch == "qwen3":
-            vector(block + "attn_q_norm.weight", head_dim, 1.0, 0.1)
-            vector(block + "attn_k_norm.weight", head_dim, 1.0, 0.1)
-        matrix(block + "attn_output.weight", hidden, heads * head_dim)
-        vector(block + "ffn_norm.weight", hidden, 1.0, 0.1)
-        matrix(block + "ffn_gate.weight", ff, hidden)
-        matrix(block + "ffn_up.weight", ff, hidden)
-        matrix(block + "ffn_down.weight", hidden, ff)
-    vector("output_norm.weight", hidden, 1.0, 0.1)
-    if not tied:
-        matrix("output.weight", vocab, hidden)
+    plan = Plan(family, layout, sizes, full, family.tied or (tied and not layout.needs_output), rope_freqs)
+    for tensor in plan.tensors():
+        k = tensor.shape[-1]
+        if tensor.role in omit:
+            continue
+        if tensor.kind == "matrix":
+            kind = fitting(wanted.get(tensor.role, wanted.get("", Q.F32)), k)
+            writer.add_tensor(tensor.name, random_rows(rng, kind, tensor.shape, 1 / math.sqrt(k)), raw_dtype=kind)
+        elif tensor.kind == "factors":
+            largest = 2.0 if "short" in tensor.name else 32.0
+            writer.add_tensor(tensor.name, np.geomspace(1.0, largest, k).astype(np.float32))
+        else:
+            mean = 1.0 if tensor.kind == "norm" else 0.0
+            writer.add_tensor(tensor.name, (mean + 0.1 * rng.standard_normal(tensor.shape)).astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

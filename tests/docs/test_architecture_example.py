@@ -59,7 +59,5 @@ def test_a_model_of_it_has_the_logits_of_the_reference(patch: str, environment: 
     subprocess.run(["git", "apply"], input=patch, env=copied, cwd=tmp_path, text=True, check=True)
     done = run()
     assert not done.returncode, done.stderr
-    reference = ReferenceModel(path)
-    reference.adjacent = True
-    exact = reference.logits(TOKENS)
+    exact = ReferenceModel(path).logits(TOKENS)
     assert np.abs(np.load(tmp_path / "logits.npy") - exact).max() <= 1e-4 * exact.std()

@@ -32,9 +32,7 @@ def exact(path: Path, given: list[NDArray[np.float32]]) -> NDArray[np.float64]:
     model = ReferenceModel(path)
     x = np.stack(given).astype("f8")
     for layer in range(LAYERS):
-        block = f"blk.{layer}."
-        x = x + model.attention(model.norm(x, block + "attn_norm"), block)
-        x = x + model.feed_forward(model.norm(x, block + "ffn_norm"), block)
+        x = model.layer(x, layer)
     return x
 
 
