@@ -7,9 +7,9 @@ from typing import Final
 
 # Each in turn over the whole text. Before 't and 'd and 'll a space stays, as in llama.cpp.
 _PASSES: Final = (
-    (re.compile(r"(?<=.) (?=[?!.,])", re.DOTALL), ""),
-    (re.compile(r"(?<=.) ' ", re.DOTALL), "'"),
-    (re.compile(r"(?<=.) (?='(?:[sm]|re|ve))", re.DOTALL), ""),
+    (re.compile(r" (?=[?!.,])"), ""),
+    (re.compile(r" ' "), "'"),
+    (re.compile(r" (?='(?:[sm]|re|ve))"), ""),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,13 +13,17 @@ from executor.text.tokenizer import Tokenizer
 from tests.synthetic import Q, write_model
 
 
-def altered(kind: str, metadata: dict[str, Value], pre: str | None = None, **more: Value) -> GgufFile:
-    """A file with other tokenizer.ggml keys, which gguf-py would not write. more: other keys, with _ for a point."""
+def altered(kind: str, metadata: Mapping[str, Value], pre: str | None = None) -> GgufFile:
+    """A synthetic file with other tokenizer.ggml keys, which gguf-py would not write."""
+    return with_keys({f"tokenizer.ggml.{key}": value for key, value in metadata.items()}, kind, pre)
+
+
+def with_keys(keys: Mapping[str, Value], kind: str = "none", pre: str | None = None) -> GgufFile:
+    """A synthetic file with other keys."""
     base = _file(kind, pre)
     file = GgufFile.__new__(GgufFile)
     file.__dict__.update(base.__dict__)
-    others = {key.replace("_", ".", 1): value for key, value in more.items()}
-    file.metadata = dict(base.metadata) | {f"tokenizer.ggml.{key}": value for key, value in metadata.items()} | others
+    file.metadata = dict(base.metadata) | dict(keys)
     return file
 
 
