@@ -31,7 +31,7 @@ MODELS: Final[Mapping[str, str]] = {
 NOT_SUPPORTED: Final[Mapping[str, str]] = {
     "rwkv": "the longest token at each place, tokens being escaped bytes",
     "plamo2": "PLaMo-2's own search by the scores of suffixes",
-    "hybriddna": "BPE with six letters a token inside <dna>",
+    "hybriddna": "BPE, and six letters a token between the marks of DNA",
 }
 """Others that are known, and what they would take."""
 
@@ -101,7 +101,8 @@ def _pairs(file: GgufFile, keys: VocabularyKeys, model: str) -> Chosen:
 def _refused(file: GgufFile, key: str, value: str | None, kind: str, known: Mapping[str, object] | tuple[str, ...]) -> Chosen:
     """No text: what the key holds, and what it may hold. The list of tokens still says which ids end a generation."""
     what = "missing" if value is None else repr(value)[:80]
-    why = f" ({NOT_SUPPORTED[value]})" if key == "model" and value in NOT_SUPPORTED else ""
+    needs = NOT_SUPPORTED.get(value or "") if key == "model" else None
+    why = f" ({needs})" if needs else ""
     refusal = f"tokenizer.ggml.{key} is {what}{why}, which is not supported; known {kind}: {', '.join(known)}"
     listed = "tokenizer.ggml.tokens" in file.metadata
     return Chosen(Vocabulary.from_gguf(file, "") if listed else None, refusal=refusal)

@@ -117,7 +117,8 @@ class Vocabulary:
         if any(part in pre for part in _MASKED) or file.metadata.get("general.architecture") in _MASKED_ARCHITECTURES:
             return self._spelt("<mask>"), frozenset()
         if "phi-3" in name or "phi3" in name:
-            special = {index for index, kind in enumerate(self.kinds) if kind in (*STEERING, TokenKind.USER_DEFINED)}
+            cut = STEERING | {TokenKind.USER_DEFINED}
+            special = frozenset(index for index, kind in enumerate(self.kinds) if kind in cut)
             return frozenset(), (special | self._spelt("</s>")) - self._spelt("<unk>", "<s>", "<|endoftext|>")
         return (self._spelt("[MASK]") if "modern-bert" in name else frozenset()), frozenset()
 

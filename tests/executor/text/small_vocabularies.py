@@ -121,7 +121,9 @@ def _merged(model: str, pre: str | None) -> dict[str, Value]:
         merges.append(f"{left} {right}")
         tokens.setdefault(left + right, NORMAL)
         words = [_joined(word, left, right) for word in words]
-    more: dict[str, Value] = {"tokenizer.ggml.merges": merges} | ({} if pre is None else {"tokenizer.ggml.pre": pre})
+    more: dict[str, Value] = {"tokenizer.ggml.merges": merges}
+    if pre is not None:
+        more["tokenizer.ggml.pre"] = pre
     return _file(model, tokens, more)
 
 

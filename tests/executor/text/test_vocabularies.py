@@ -108,9 +108,9 @@ def test_ids_that_no_key_names_count_where_the_token_steers() -> None:
     kinds = {"token_type": np.asarray([2, 3, 3, 1], np.int32), "scores": np.zeros(4, np.float32)}
     tokenizer = Tokenizer.from_gguf(altered("llama", {"tokens": tokens, **kinds, **unnamed}))
     assert (tokenizer.bos_id, tokenizer.eos_id) == (1, 2)
-    words = {"tokens": [*"abcdefghijkl"], "merges": [], "token_type": np.ones(12, np.int32)}
+    words: dict[str, Value] = {"tokens": [*"abcdefghijkl"], "merges": [], "token_type": np.ones(12, np.int32)}
     assert Tokenizer.from_gguf(altered("gpt2", {**words, **unnamed}, "gpt-2")).eos_id is None
-    falcon = {**words, "tokens": [*"abcdefghijk", "<|endoftext|>"]}
+    falcon: dict[str, Value] = {**words, "tokens": [*"abcdefghijk", "<|endoftext|>"]}
     assert Tokenizer.from_gguf(altered("gpt2", {**falcon, **unnamed}, "falcon")).eos_id == 11
 
 
