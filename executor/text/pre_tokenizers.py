@@ -80,6 +80,9 @@ _DEEPSEEK_3: Final = (_DIGITS_3, f"[{_CJK}]+", rf"{_DEEPSEEK_WORDS}| ?[\p{{P}}\p
 _DIGITS_FROM_RIGHT: Final = (
     r"\P{N}*(?<!\p{N})\p{N}{1,2}(?=(?:\p{N}{3})*(?!\p{N}))|\P{N}*\p{N}{3}|\P{N}+"  # the last one keeps the search linear
 )
+# The same for ASCII digits inside a number; \G, the end of the last match, keeps the search linear.
+_HEAD: Final = "(?:[0-9]{1,2}(?=(?:[0-9]{3})*(?![0-9])))?"
+_THREES: Final = rf"(?:\G(?<=[0-9])|(?=(?:[0-9]{{3}})+(?![0-9])))[0-9]{{3}}(?:[^0-9]+{_HEAD})*"
 # Case is lost: \p{Lu}, \p{Ll} and the like are all \p{L} to llama.cpp, so "fooBar" is one piece here and two in the files.
 _MARKED: Final = rf"[\p{{L}}\p{{M}}]+(?:{_CONTRACTION})?"
 _CASELESS: Final = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
@@ -213,8 +216,7 @@ _ROWS: Final[tuple[tuple[str, PreTokenizer], ...]] = (
     ("bloom gpt3-finnish", PreTokenizer((_BLOOM,))),
     ("poro-chat", PreTokenizer((_BLOOM,), clean_spaces=False)),
     ("viking", PreTokenizer((_BLOOM, r"\p{N}"), clean_spaces=False)),
-    # Digits by three from the right; the first alternative is tried at the start of a number alone, so the search is linear.
-    ("superbpe", PreTokenizer((r"\p{N}+", r"(?<![0-9])[0-9]{1,2}(?=(?:[0-9]{3})+(?![0-9]))|[0-9]{3}"), clean_spaces=False)),
+    ("superbpe", PreTokenizer((r"\p{N}+", _THREES), clean_spaces=False)),
     (
         "chameleon",
         PreTokenizer(
