@@ -53,6 +53,23 @@ def test_ids_become_the_text_again(name: str, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)).removeprefix(" ") == text
 
 
+@pytest.mark.parametrize(
+    ("keys", "mask"),
+    [
+        ({"tokenizer.ggml.pre": "jina-v2-code"}, "<mask>"),
+        ({"general.architecture": "nomic-bert-moe"}, "<mask>"),
+        ({"general.name": "Modern-BERT base"}, "[MASK]"),
+    ],
+)
+def test_the_mask_of_some_models_takes_the_space_before_it(keys: dict[str, Value], mask: str) -> None:
+    base = altered("gpt2", {}, "gpt-2").metadata
+    tokens = list(base["tokenizer.ggml.tokens"])  # type: ignore[arg-type]
+    tokens[-1] = mask
+    tokenizer = Tokenizer.from_gguf(with_keys({"tokenizer.ggml.tokens": tokens, **keys}, "gpt2", "gpt-2"))
+    assert tokenizer.encode(f"the \n {mask} a") == tokenizer.encode(f"the{mask} a")
+    assert tokenizer.encode("the <s> a") != tokenizer.encode("the<s> a")
+
+
 def test_what_is_put_around_a_text() -> None:
     def around(name: str, **keys: Value) -> list[str]:
         file = with_keys(files()[name] | {f"tokenizer.ggml.{key}": value for key, value in keys.items()})
