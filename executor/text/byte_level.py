@@ -3,49 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from itertools import repeat
-from typing import TYPE_CHECKING, Final
 
-from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile
+from executor.text.merges import first_ids, pair_backend
+from executor.text.pre_tokenizers import PreTokenizer
 from executor.text.token_kinds import TokenKind
-from executor.text.vocabulary import Vocabulary, VocabularyKeys
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as Backend
-
-_WORDS: Final = (
-    r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}"
-    r"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-
-
-@dataclass(frozen=True)
-class WordSplit:
-    """How text is cut into words before merging. words: the regular expression; empty means GPT-2's with each digit alone.
-
-    nfc: text is first composed, as the tokenizer that the model was trained with does. ignore_merges: a word that is a token
-    is that token, whatever the merges give.
-    """
-
-    words: str
-    nfc: bool = False
-    ignore_merges: bool = False
-    add_bos: bool = False
-
-
-_SMOLLM: Final = WordSplit("")
-_QWEN2: Final = WordSplit(_WORDS.format(numbers=r"\p{N}"), nfc=True)
-_LLAMA: Final = WordSplit(_WORDS.format(numbers=r"\p{N}{1,3}"), ignore_merges=True, add_bos=True)
-SPLITS: Final[dict[str, WordSplit]] = {
-    "smollm": _SMOLLM,
-    "qwen2": _QWEN2,
-    "deepseek-r1-qwen": _QWEN2,
-    "llama-bpe": _LLAMA,
-    "llama3": _LLAMA,
-    "llama-v3": _LLAMA,
-}
+from executor.text.vocabulary import Vocabulary
 
 _log = logging.getLogger(__name__)
 
@@ -63,58 +26,22 @@ class ByteLevelEncoder:
     adds_space_prefix = False
     finds_user_defined = False
 
-    def __init__(self, file: GgufFile, vocabulary: Vocabulary) -> None:
-        keys = VocabularyKeys(file)
-        name = keys.text("pre")
-        if name not in SPLITS:
-            known = ", ".join(SPLITS)
-            keys.fail("pre", f"is {'missing' if name is None else repr(name)[:80]}; known pre-tokenizers: {known}")
-        self.split = SPLITS[name]
-        self.default_add_bos = self.split.add_bos
+    def __init__(self, file: GgufFile, vocabulary: Vocabulary, split: PreTokenizer) -> None:
+        from tokenizers import normalizers, pre_tokenizers
+
+        self.split = split
         self._vocabulary = vocabulary
-        # The first of equal texts counts.
-        self._ids = dict(zip(reversed(vocabulary.tokens), range(len(vocabulary.tokens) - 1, -1, -1), strict=True))
+        self._ids = first_ids(vocabulary)
         characters = byte_characters()
         self._bytes = {character: byte for byte, character in enumerate(characters)}
         self._absent = frozenset(byte for byte, character in enumerate(characters) if character not in self._ids)
-        self.backend = self._build(file, keys)
-
-    def _check_merges(self, keys: VocabularyKeys, merges: list[str]) -> None:
-        """ModelError that names the first merge that is wrong, if there is one."""
-        ids = self._ids
-        for index, merge in enumerate(merges):
-            cut = merge.find(" ", 1)
-            left, right = merge[:cut], merge[cut + 1 :]
-            if cut < 0 or left not in ids or right not in ids or left + right not in ids:
-                keys.fail(
-                    "merges",
-                    f"holds {repr(merge)[:80]} at {index}; a merge joins two tokens into a third, with one space between",
-                )
-
-    def _build(self, file: GgufFile, keys: VocabularyKeys) -> Backend:
-        from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
-
-        merges = keys.strings("merges")
-        cuts = list(map(str.find, merges, repeat(" "), repeat(1)))
-        if min(cuts, default=0) < 0:
-            self._check_merges(keys, merges)
-        pairs = [(merge[:cut], merge[cut + 1 :]) for merge, cut in zip(merges, cuts, strict=True)]
-        try:
-            # The library looks for the three tokens of each merge, so that is not done here before something is wrong.
-            backend = Tokenizer(models.BPE(vocab=self._ids, merges=pairs, ignore_merges=self.split.ignore_merges))
-        except Exception as error:  # the library raises plain Exception
-            self._check_merges(keys, merges)
-            raise ModelError(f"the vocabulary cannot be used: {error}", file.path) from error
-        if self.split.nfc:
-            backend.normalizer = normalizers.NFC()
-        first: pre_tokenizers.PreTokenizer
-        if self.split.words:
-            first = pre_tokenizers.Split(Regex(self.split.words), "isolated")
-        else:
-            first = pre_tokenizers.Digits(individual_digits=True)
-        second = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not self.split.words)
-        backend.pre_tokenizer = pre_tokenizers.Sequence([first, second])
-        return backend
+        self.backend = pair_backend(file, self._ids, ignore_merges=split.ignore_merges)
+        if split.nfc:
+            self.backend.normalizer = normalizers.NFC()
+        passes = [pre_tokenizers.Split(regex, "isolated") for regex in split.regexes()]
+        self.backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [*passes, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
 
     def encode(self, fragment: str) -> list[int]:
         """Ids of the fragment. Bytes that the vocabulary has no token for are left out, as everywhere, and logged."""

@@ -17,6 +17,12 @@ _MERGED: Final = frozenset({TokenKind.NORMAL, TokenKind.USER_DEFINED, TokenKind.
 _BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
+def byte_of(text: str) -> int | None:
+    """The byte that <0xE2> stands for; None for what is not written so."""
+    match = _BYTE.fullmatch(text)
+    return None if match is None else int(match[1], 16)
+
+
 class SentencePieceEncoder:
     """Ids of one fragment of text that holds no control token, and the bytes of one token.
 
@@ -26,7 +32,6 @@ class SentencePieceEncoder:
     unused token is taken apart again.
     """
 
-    default_add_bos = True
     finds_user_defined = True
 
     def __init__(self, file: GgufFile, vocabulary: Vocabulary) -> None:
@@ -41,11 +46,11 @@ class SentencePieceEncoder:
         whole: dict[str, int] = {}
         for index, (text, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
             if kind is TokenKind.BYTE:
-                match = _BYTE.fullmatch(text)
-                if match is None:
+                byte = byte_of(text)
+                if byte is None:
                     keys.fail("tokens", f"has the byte token {repr(text)[:80]} at {index}; allowed: <0x00> to <0xFF>")
-                self._byte_of[index] = int(match[1], 16)
-                self._bytes.setdefault(self._byte_of[index], index)
+                self._byte_of[index] = byte
+                self._bytes.setdefault(byte, index)
             elif kind in _MERGED and index not in vocabulary.control_ids:
                 self._ids.setdefault(text, index)
                 if kind is TokenKind.USER_DEFINED:

@@ -7,6 +7,9 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+_ASCII_SPACES: Final = " \t\n\v\f\r"
 
 
 @dataclass(frozen=True)
@@ -90,3 +93,18 @@ def _trusted(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
     if start is not None:
         yield start, at
     yield at + 1, at + 1
+
+
+def stripped(
+    parts: Iterable[tuple[str, int | None]], before: frozenset[int], after: frozenset[int]
+) -> Iterator[tuple[str, int | None]]:
+    """What `SpecialTokens.cut` gives, less the white space before the tokens `before` and after the tokens `after`."""
+    parts = list(parts)
+    for place, (text, index) in enumerate(parts):
+        if index is None:
+            if place and parts[place - 1][1] in after:
+                text = text.lstrip(_ASCII_SPACES)
+            if place + 1 < len(parts) and parts[place + 1][1] in before:
+                text = text.rstrip(_ASCII_SPACES)
+        if text:
+            yield text, index

@@ -9,31 +9,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from executor.text.ends import END_TEXTS, FILL_TEXTS
+
 _BRACKETED: Final = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
 _PIPED: Final = (("<|", "|>"), ("<\uff5c", "\uff5c>"))
 
-# Texts by which llama.cpp knows the end of a generation, whatever the metadata says (src/llama-vocab.cpp).
-END_TEXTS: Final = frozenset(
-    {
-        "<|eot_id|>",
-        "<|im_end|>",
-        "<|end|>",
-        "<|return|>",
-        "<|call|>",
-        "<end_of_turn>",
-        "<|endoftext|>",
-        "<|eom_id|>",
-        "<EOT>",
-        "_<EOT>",
-        "[EOT]",
-        "<|end_of_text|>",
-        "<end_of_utterance>",
-    }
-)
-# Texts by which it knows the marks of code to fill in, of files and of repositories, and what they are not typed as.
-_FILL_TEXTS: Final = frozenset(
-    f"<{word}>" for name in ("prefix", "suffix", "middle", "pad") for word in (f"fim_{name}", f"fim-{name}")
-) | {"<PRE>", "<SUF>", "<MID>", "\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>", "<reponame>"}
 _FIRST: Final = frozenset("<[_\u2581")
 """What the text of a token begins with that may be a control token by its looks."""
 
@@ -49,8 +29,8 @@ class TokenKind(IntEnum):
     BYTE = 6
 
 
-_SPECIAL: Final = frozenset({TokenKind.CONTROL, TokenKind.UNKNOWN})
-SILENT: Final = _SPECIAL | {TokenKind.UNUSED}
+STEERING: Final = frozenset({TokenKind.CONTROL, TokenKind.UNKNOWN})
+SILENT: Final = STEERING | {TokenKind.UNUSED}
 """Kinds that are no part of the text that people read."""
 
 
@@ -75,7 +55,7 @@ def corrected(tokens: Sequence[str], kinds: Iterable[TokenKind], marks: Marks) -
     corrected_kinds = list(kinds)
     control: set[int] = set()
     for index, (text, kind) in enumerate(zip(tokens, corrected_kinds, strict=True)):
-        if kind in _SPECIAL:
+        if kind in STEERING:
             control.add(index)
         elif kind is TokenKind.USER_DEFINED:
             if index in marks.ends or text in marks.written or looks_like_control(text):
@@ -90,7 +70,9 @@ def corrected(tokens: Sequence[str], kinds: Iterable[TokenKind], marks: Marks) -
 
 def _right_kind(index: int, text: str, marks: Marks) -> TokenKind | None:
     """What a token that its file calls normal is instead, if anything."""
-    if looks_like_control(text) or text in END_TEXTS or (text in _FILL_TEXTS and not marks.made(text)):
+    if looks_like_control(text) or (text in END_TEXTS and index in marks.ends):
+        return TokenKind.CONTROL
+    if text in FILL_TEXTS and not marks.made(text):
         return TokenKind.CONTROL
     if index in marks.named and len(text) > 1 and (_BRACKETED.fullmatch(text) or not marks.made(text)):
         return TokenKind.CONTROL

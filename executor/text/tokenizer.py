@@ -1,83 +1,67 @@
-"""Text to token ids and back, from the metadata of a GGUF file. The algorithms live in byte_level.py and sentencepiece.py."""
+"""Text to token ids and back. Which algorithm a GGUF file asks for, and the algorithms: encoders.py."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Final, Protocol
+from typing import Final
 
 from executor.base.arguments import token, tokens
 from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile
-from executor.text.byte_level import ByteLevelEncoder
 from executor.text.chat_templates import ChatTemplates
-from executor.text.sentencepiece import SentencePieceEncoder
-from executor.text.special_tokens import Span, SpecialTokens
+from executor.text.clean_spaces import cleaned
+from executor.text.encoders import Chosen, Encoder, chosen
+from executor.text.special_tokens import Span, SpecialTokens, stripped
 from executor.text.token_kinds import SILENT
 from executor.text.vocabulary import Vocabulary, VocabularyKeys
 from ptxgen.errors import ArgumentError
 
-ENCODERS: Final[dict[str, type[ByteLevelEncoder] | type[SentencePieceEncoder]]] = {
-    "gpt2": ByteLevelEncoder,
-    "llama": SentencePieceEncoder,
-}
 REPLACEMENT: Final = "\ufffd"
 """Stands for bytes that are not UTF-8."""
-NO_VOCABULARY: Final = ("none", "no_vocab")
-
-
-class Encoder(Protocol):
-    """What a vocabulary's algorithm offers: ids of a fragment without special tokens, bytes of a token. finds_user_defined:
-    fragments have user-defined tokens in them."""
-
-    default_add_bos: bool
-    adds_space_prefix: bool
-    finds_user_defined: bool
-
-    def encode(self, fragment: str) -> list[int]:
-        """Ids of a fragment of text."""
-
-    def piece(self, index: int) -> bytes:
-        """The bytes that a token stands for."""
 
 
 class Tokenizer:
     """The tokenizer of one model. Ids are whole numbers in [0, vocab_size).
 
-    bos_id, eos_id: None if the file names none. eos_ids: every id that ends a generation (end of text, of turn, of message).
-    chat_templates: the file's Jinja2 templates. A file without a vocabulary gives a tokenizer that knows vocab_size
-    and eos_ids, and raises ModelError for text.
+    bos_id, eos_id, sep_id: None if the file has none. eos_ids: every id that ends a generation (end of text, of turn, of
+    message). add_bos, add_eos, add_sep: what `encode` adds. clean_spaces: whether the model's own tokenizer cleans the spaces
+    of a decoded text, which `decode` does if asked. chat_templates: the file's Jinja2 templates. A file without a vocabulary,
+    or with one that is not supported, gives a tokenizer that knows vocab_size and eos_ids, and raises ModelError for text.
     """
 
-    def __init__(self, file: GgufFile, vocabulary: Vocabulary | None, encoder: Encoder | None, vocab_size: int) -> None:
+    def __init__(self, file: GgufFile, vocabulary: Vocabulary | None, choice: Chosen, vocab_size: int) -> None:
         keys = VocabularyKeys(file)
+        encoder = choice.encoder
         self.path = file.path
         self.vocab_size = vocab_size
         self.bos_id = vocabulary.bos_id if vocabulary else keys.token_id("bos_token_id", vocab_size)
         self.eos_id = vocabulary.eos_id if vocabulary else keys.token_id("eos_token_id", vocab_size)
+        self.sep_id = vocabulary.sep_id if vocabulary else None
         self.eos_ids = vocabulary.end_ids if vocabulary else frozenset(() if self.eos_id is None else (self.eos_id,))
         self.chat_templates = vocabulary.templates if vocabulary else ChatTemplates.from_gguf(file)
-        self.add_bos = keys.flag("add_bos_token", encoder.default_add_bos if encoder else False)
-        self.add_eos = keys.flag("add_eos_token", False)
+        self.add_bos = choice.force_bos or keys.flag("add_bos_token", choice.add_bos)
+        self.add_eos = keys.flag("add_eos_token", choice.add_eos)
+        self.add_sep = choice.separates and keys.flag("add_sep_token", False)
+        self.clean_spaces = choice.clean_spaces
         self._vocabulary = vocabulary
         self._encoder = encoder
-        for added, key, index in ((self.add_bos, "bos", self.bos_id), (self.add_eos, "eos", self.eos_id)):
-            if added and index is None and encoder is not None:
+        self._no_text = choice.refusal
+        self._stripping = vocabulary.stripping(file) if vocabulary and encoder else (frozenset[int](), frozenset[int]())
+        added = (self.add_bos, "bos", self.bos_id), (self.add_eos, "eos", self.eos_id), (self.add_sep, "seperator", self.sep_id)
+        for wanted, key, index in added:
+            if wanted and index is None and encoder is not None:
                 keys.fail(f"{key}_token_id", f"is missing, and the file wants {key.upper()} added to every text")
 
     @classmethod
     def from_gguf(cls, file: GgufFile) -> Tokenizer:
-        """The tokenizer that the file's metadata describes. ModelError names the key that is wrong and the allowed values."""
-        keys = VocabularyKeys(file)
-        model = keys.text("model")
-        if model in NO_VOCABULARY:
-            return cls(file, None, None, _stated_size(file))
-        if model is None or model not in ENCODERS:
-            known = ", ".join((*ENCODERS, *NO_VOCABULARY))
-            keys.fail("model", f"is {'missing' if model is None else repr(model)[:80]}; known vocabularies: {known}")
-        vocabulary = Vocabulary.from_gguf(file, model)
-        return cls(file, vocabulary, ENCODERS[model](file, vocabulary), len(vocabulary.tokens))
+        """The tokenizer that the file's metadata describes. ModelError names the key that is wrong and the allowed values. A
+        vocabulary that is not supported is no error before text is encoded or decoded: ids work without."""
+        choice = chosen(file)
+        if choice.vocabulary is None:
+            return cls(file, None, choice, _stated_size(file))
+        return cls(file, choice.vocabulary, choice, len(choice.vocabulary.tokens))
 
     @property
     def bos_token(self) -> str:
@@ -121,7 +105,7 @@ class Tokenizer:
                 raise ArgumentError(f"the text is not Unicode: {error.reason} at character {error.start}") from None
         out: list[int] = []
         after_special = not continues
-        for fragment, index in self._special_tokens.cut(spans):
+        for fragment, index in stripped(self._special_tokens.cut(spans), *self._stripping):
             if index is None:
                 prefix = " " if after_special and encoder.adds_space_prefix else ""
                 out += encoder.encode(prefix + fragment)
@@ -132,16 +116,21 @@ class Tokenizer:
             out.insert(0, self.bos_id)
         if add_special and self.add_eos and self.eos_id is not None:
             out.append(self.eos_id)
+        if add_special and self.add_sep and self.sep_id is not None:
+            out.append(self.sep_id)
         return out
 
-    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+    def decode(self, ids: Iterable[int], skip_special: bool = True, *, clean_spaces: bool = False) -> str:
         """The text of some ids, whole numbers or a NumPy vector of them; bytes that are not UTF-8 become U+FFFD.
         ArgumentError for what is no id of a token.
 
         A leading BOS marks the start of a text, so the space that encode put there is taken away; a continuation keeps it.
+        clean_spaces: if the model's own tokenizer does (`Tokenizer.clean_spaces`), remove the space before some punctuation, as
+        llama.cpp does with whole texts. What was encoded does not come back then.
         """
         pieces = self.stream(skip_special)
-        return "".join([pieces.push(index) for index in tokens("ids", ids, self.vocab_size)]) + pieces.finish()
+        text = "".join([pieces.push(index) for index in tokens("ids", ids, self.vocab_size)]) + pieces.finish()
+        return cleaned(text) if clean_spaces and self.clean_spaces else text
 
     def stream(self, skip_special: bool = True) -> TextStream:
         """A decoder for ids that arrive one by one."""
@@ -161,7 +150,7 @@ class Tokenizer:
     def parts(self) -> tuple[Vocabulary, Encoder]:
         """The vocabulary and its algorithm. ModelError where there is none."""
         if self._vocabulary is None or self._encoder is None:
-            raise ModelError("the file has no vocabulary, so text cannot be encoded or decoded; use token ids", self.path)
+            raise ModelError(f"{self._no_text}, so text cannot be encoded or decoded; use token ids", self.path)
         return self._vocabulary, self._encoder
 
     @cached_property
@@ -212,8 +201,11 @@ class TextStream:
 
 
 def _stated_size(file: GgufFile) -> int:
+    """Tokens of a model without a list of them: what the file says, or rows of its embedding."""
     key = f"{file.metadata.get('general.architecture')}.vocab_size"
     size = file.metadata.get(key)
+    if size is None and "token_embd.weight" in file.tensors:
+        return int(file.tensors["token_embd.weight"].shape[0])
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ModelError(
             f"a model without a vocabulary needs {key}, a whole number of at least 1; it is {repr(size)[:80]}", file.path

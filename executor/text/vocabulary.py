@@ -13,18 +13,31 @@ from executor.base.errors import ModelError
 from executor.gguf.directory import Value
 from executor.gguf.gguf_file import GgufFile
 from executor.text.chat_templates import ChatTemplates
+from executor.text.ends import end_ids
 from executor.text.special_tokens import SpecialTokens
-from executor.text.token_kinds import END_TEXTS, Marks, TokenKind, bracketed, corrected, is_merged
+from executor.text.token_kinds import STEERING, Marks, TokenKind, bracketed, corrected, is_merged, looks_like_control
 
 KEY: Final = "tokenizer.ggml."
 
 REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
     "gpt2": {"tokens": "the text of each token", "merges": "the pairs that words are merged of"},
     "llama": {"tokens": "the text of each token", "scores": "a score for each token", "token_type": "the kind of each token"},
+    "t5": {"tokens": "the text of each token", "scores": "a score for each token", "token_type": "the kind of each token"},
+    "bert": {"tokens": "the text of each token"},
 }
 """By the algorithm of a vocabulary, the arrays under tokenizer.ggml that it cannot do without, and what they say."""
-NAMED: Final = ("bos", "eos", "eot", "eom", "unknown", "padding", "seperator", "cls", "mask")
+NAMED: Final = ("bos", "eos", "eot", "eom", "unknown", "padding", "seperator", "cls", "mask", "fim_pad", "fim_rep", "fim_sep")
 """Tokens that a key names, tokenizer.ggml.bos_token_id and so on; the misspelling is that of the format."""
+DEFAULT_IDS: Final[Mapping[str, Mapping[str, int]]] = {
+    "gpt2": {"bos": 11, "eos": 11},
+    "llama": {"bos": 1, "eos": 2, "unknown": 0},
+    "t5": {"eos": 1, "unknown": 2},
+    "bert": {"bos": 101, "unknown": 100, "seperator": 102},
+}
+"""Ids of tokens that no key names, by the algorithm of a vocabulary. They count where the token there steers a model."""
+
+_MASKED: Final = ("jina-v2-de", "jina-v2-es", "jina-v2-code")
+_MASKED_ARCHITECTURES: Final = ("nomic-bert-moe", "jina-bert-v3")
 
 
 @dataclass(frozen=True)
@@ -41,18 +54,20 @@ class Vocabulary:
     scores: list[float]
     bos_id: int | None
     eos_id: int | None
+    sep_id: int | None
     unknown_id: int | None
     end_ids: frozenset[int]
     control_ids: frozenset[int]
     templates: ChatTemplates
 
     @classmethod
-    def from_gguf(cls, file: GgufFile, model: str) -> Vocabulary:
-        """Read and check the vocabulary of an algorithm, which is a key of REQUIRED. ModelError names the key."""
+    def from_gguf(cls, file: GgufFile, algorithm: str, *, default_ids: bool = True) -> Vocabulary:
+        """Read and check the vocabulary of an algorithm, a key of REQUIRED; of another one what all have. ModelError names the
+        key. default_ids: DEFAULT_IDS count."""
         reader = VocabularyKeys(file)
-        for key, what in REQUIRED[model].items():
+        for key, what in REQUIRED.get(algorithm, {}).items():
             if KEY + key not in file.metadata:
-                reader.fail(key, f"is missing; a {model} vocabulary needs it, {what}")
+                reader.fail(key, f"is missing; a {algorithm} vocabulary needs it, {what}")
         tokens = reader.strings("tokens")
         if not tokens:
             reader.fail("tokens", "holds no tokens")
@@ -66,18 +81,22 @@ class Vocabulary:
         if not np.isfinite(scores).all():
             reader.fail("scores", "holds a value that is not finite")
         named = {name: reader.token_id(f"{name}_token_id", size) for name in NAMED}
-        ends = {named["eos"], named["eot"], named["eom"]} - {None}
-        ends |= {index for index, text in enumerate(tokens) if text in END_TEXTS}
         templates = ChatTemplates.from_gguf(file)
         stated = [kind_of[int(value)] for value in raw] or [TokenKind.NORMAL] * size
+        if named["bos"] is None:
+            named["bos"] = named["cls"]
+        for name, index in DEFAULT_IDS.get(algorithm, {}).items() if default_ids else ():
+            if named[name] is None and index < size and (stated[index] in STEERING or looks_like_control(tokens[index])):
+                named[name] = index
         marks = Marks(
             named=frozenset(index for index in named.values() if index is not None),
-            ends=frozenset(index for index in ends if index is not None),
+            ends=end_ids(tokens, named),
             written=frozenset[str]().union(*map(bracketed, templates.named.values())),
-            made=_Words(reader, model, tokens, stated).make,
+            made=_Words(reader, algorithm, tokens, stated).make,
         )
         kinds, control_ids = corrected(tokens, stated, marks)
-        return cls(tokens, kinds, scores, named["bos"], named["eos"], named["unknown"], marks.ends, control_ids, templates)
+        steering = (named["bos"], named["eos"], named["seperator"], named["unknown"])
+        return cls(tokens, kinds, scores, *steering, marks.ends, control_ids, templates)
 
     def special_tokens(self, *, user_defined: bool) -> SpecialTokens:
         """The tokens that are cut out of a text before its words are encoded, with user-defined ones or without. The first of
@@ -91,13 +110,28 @@ class Vocabulary:
                 others.setdefault(self.tokens[index], index)
         return SpecialTokens(control, others)
 
+    def stripping(self, file: GgufFile) -> tuple[frozenset[int], frozenset[int]]:
+        """Ids of tokens that take away the white space before them, and after them. No key says it, so it goes by the names of
+        files: the mask of some encoders, and most special tokens of Phi-3."""
+        name, pre = str(file.metadata.get("general.name")).lower(), str(file.metadata.get(KEY + "pre"))
+        if any(part in pre for part in _MASKED) or file.metadata.get("general.architecture") in _MASKED_ARCHITECTURES:
+            return self._spelt("<mask>"), frozenset()
+        if "phi-3" in name or "phi3" in name:
+            cut = STEERING | {TokenKind.USER_DEFINED}
+            special = frozenset(index for index, kind in enumerate(self.kinds) if kind in cut)
+            return frozenset(), (special | self._spelt("</s>")) - self._spelt("<unk>", "<s>", "<|endoftext|>")
+        return (self._spelt("[MASK]") if "modern-bert" in name else frozenset()), frozenset()
+
+    def _spelt(self, *texts: str) -> frozenset[int]:
+        return frozenset(index for index, text in enumerate(self.tokens) if text in texts)
+
 
 class _Words:
     """What words of a text can become, found out where somebody asks."""
 
-    def __init__(self, reader: VocabularyKeys, model: str, tokens: list[str], kinds: list[TokenKind]) -> None:
+    def __init__(self, reader: VocabularyKeys, algorithm: str, tokens: list[str], kinds: list[TokenKind]) -> None:
         self._reader = reader
-        self._merges = model == "gpt2"
+        self._merges = algorithm == "gpt2"
         self._tokens = tokens
         self._kinds = kinds
 

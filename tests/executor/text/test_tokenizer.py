@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,8 @@ from executor.gguf.gguf_file import GgufFile
 from executor.text.tokenizer import Tokenizer
 from executor.text.vocabulary import REQUIRED
 from ptxgen.errors import ArgumentError
+from tests.cli.invoke import invoke, refused
+from tests.executor.text.vocabularies import altered, synthetic
 from tests.smollm2 import LLAMA_CPP_IDS, PROMPT, PROMPT_IDS, smollm2_path
 from tests.synthetic import Q, byte_characters, write_model
 
@@ -28,24 +29,8 @@ def make(path: Path, tokenizer: str = "gpt2", **options: object) -> Tokenizer:
 
 
 @cache
-def synthetic(tokenizer: str, pre: str | None = None) -> Tokenizer:
-    with TemporaryDirectory() as folder:
-        return make(Path(folder, "m.gguf"), tokenizer, pre=pre)
-
-
-@cache
 def smollm2() -> Tokenizer:
     return Tokenizer.from_gguf(GgufFile.open(smollm2_path()))
-
-
-def altered(tokenizer: str, metadata: dict[str, Value]) -> GgufFile:
-    """A file with other tokenizer.ggml keys, which gguf-py would not write."""
-    with TemporaryDirectory() as folder:
-        options = {"layers": 1, "hidden": 32, "heads": 1, "kv_heads": 1, "ff": 32, "types": Q.F32}
-        path = write_model(Path(folder, "m.gguf"), tokenizer=tokenizer, **options)
-        file = GgufFile.open(path)
-    file.metadata = dict(file.metadata) | {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
-    return file
 
 
 @pytest.mark.parametrize(
@@ -279,8 +264,39 @@ def test_a_model_without_a_vocabulary_takes_only_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"model": "bert"}, "model is 'bert'; known vocabularies: gpt2, llama, none"),
-        ({"pre": "tekken"}, "pre is 'tekken'; known pre-tokenizers: smollm, qwen2"),
+        ({"model": "rwkv"}, r"tokenizer\.ggml\.model is 'rwkv' \(the longest token .*known vocabularies: gpt2, gemma4, .*none"),
+        ({"model": "what"}, r"tokenizer\.ggml\.model is 'what', which is not supported; known vocabularies: gpt2"),
+        ({"pre": "new"}, r"tokenizer\.ggml\.pre is 'new', which is not supported; known pre-tokenizers: default, llama3"),
+    ],
+)
+def test_a_tokenizer_that_is_not_supported_takes_ids_and_refuses_text_by_name(metadata: dict[str, Value], message: str) -> None:
+    tokenizer = Tokenizer.from_gguf(altered("gpt2", metadata))
+    assert (tokenizer.vocab_size, tokenizer.eos_ids, tokenizer.has_text) == (512, frozenset({510}), False)
+    for use in (lambda: tokenizer.encode("a"), lambda: tokenizer.decode([1]), tokenizer.stream):
+        with pytest.raises(ModelError, match=f"{message}.*use token ids"):
+            use()
+
+
+@pytest.mark.slow
+def test_a_model_runs_on_token_ids_whatever_its_tokenizer(tmp_path: Path) -> None:
+    sizes = {"layers": 1, "hidden": 32, "heads": 1, "kv_heads": 1, "ff": 32, "types": Q.F32}
+    model = write_model(tmp_path / "m.gguf", pre="new", **sizes)
+    assert invoke("ptxrun", "logits", model, "--tokens", "5,6", "-o", tmp_path / "l.npz", "--device", "emulator").exit_code == 0
+    said = refused("ptxrun", "generate", model, "-p", "the", "--device", "emulator")
+    assert "tokenizer.ggml.pre is 'new', which is not supported" in said
+
+
+def test_a_file_that_says_nothing_of_its_tokens_takes_ids() -> None:
+    file = altered("gpt2", {})
+    file.metadata = {key: value for key, value in file.metadata.items() if not key.startswith("tokenizer.")}
+    assert Tokenizer.from_gguf(file).vocab_size == 512
+    with pytest.raises(ModelError, match=r"tokenizer\.ggml\.model is missing"):
+        Tokenizer.from_gguf(file).encode("a")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
         ({"pre": 3}, "pre is 3; it must be a string"),
         ({"tokens": ["a"]}, "token_type has 512 elements and there are 1 tokens"),
         ({"tokens": np.zeros(3, np.int32)}, "tokens must be an array of strings"),
