@@ -55,10 +55,9 @@ def known_values(entry: KernelEntry, name: str) -> list[str]:
 
 
 def _declared(entry: KernelEntry) -> dict[str, Any]:
-    """The types that the class declares, and its parts, by field. A field that other names of the class leave None has the type
-    that it has otherwise."""
-    named = ((one.name, getattr(one.type, "__name__", str(one.type))) for one in fields_of(entry.type, entry.fixed))
-    return {name: declared.removesuffix(" | None") for name, declared in named}
+    """The types that the class declares, and its parts, by field: where None is allowed, too, the other one."""
+    types = {one.name: getattr(one.type, "__name__", str(one.type)) for one in fields_of(entry.type, entry.fixed)}
+    return {name: type.removesuffix(" | None") for name, type in types.items()}
 
 
 def _converted(kernel: str, name: str, text: str, declared: Any) -> Any:

@@ -122,7 +122,25 @@ class PartBeforeWait:
 
     @cached_property
     def _own(self) -> frozenset[str]:
-        return frozenset(name for name, space in self._spaces.items() if space in OWN_SPACES)
+        constants = self._initialised - self._stored_to
+        return constants | {name for name, space in self._spaces.items() if space in OWN_SPACES}
+
+    @cached_property
+    def _initialised(self) -> frozenset[str]:
+        """Arrays of the module that hold numbers from the start."""
+        return frozenset(variable.name for variable in self.program.variables.values() if variable.initial.data)
+
+    @cached_property
+    def _stored_to(self) -> frozenset[str]:
+        """What an instruction of the entry may write; all where that is not known."""
+        stored: set[str] = set()
+        for step in self.all_steps:
+            if step.row.effect in STORES:
+                for place in step.row.operands:
+                    operand = step.operands.get(place.name)
+                    if isinstance(operand, Address):
+                        stored |= self._origins.of(operand)
+        return self._initialised if ANYWHERE in stored else frozenset(stored)
 
     @cached_property
     def _numbers(self) -> frozenset[str]:

@@ -67,8 +67,8 @@ def _argument(name: str, argument: Argument) -> None:
         raise Nonconformity(
             f"{name} ({argument}) is aligned to {align}; a power of two from its element to {LARGEST_ALIGN} is right"
         )
-    if argument.nbytes >= LARGEST_ARRAY:
-        raise Nonconformity(f"{name} ({argument}) has {argument.nbytes} bytes; the limit is {LARGEST_ARRAY}")
+    if argument.size >= LARGEST_ARRAY:
+        raise Nonconformity(f"{name} ({argument}) has {argument.size} elements; the limit is {LARGEST_ARRAY - 1}")
 
 
 def _geometry(kernel: KernelType) -> None:

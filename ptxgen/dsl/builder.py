@@ -65,8 +65,8 @@ class KernelBuilder(Warpgroup, Printing):
         value = self._once(f"param {name}", "ld", [Address(Symbol(name))], {"space": "param", "type": type.name}, type)
         if not isinstance(argument, Array):
             return value
-        if argument.nbytes >= LARGEST_ARRAY:
-            raise AuthorError(f"argument {name} has {argument.nbytes} bytes; the limit is {LARGEST_ARRAY}", self.where())
+        if argument.size >= LARGEST_ARRAY:
+            raise AuthorError(f"argument {name} has {argument.size} elements; the limit is {LARGEST_ARRAY - 1}", self.where())
         base = self._once(f"global {name}", "cvta", [value], {"to": "to", "space": "global"}, U64)
         array = GlobalArray(self, name, base, argument.dtype, argument.shape)
         if not argument.addresses_of:

@@ -43,6 +43,16 @@ class SharedArray:
 
 
 @dataclass(frozen=True)
+class ConstantArray:
+    """An array of the module in global memory that holds these numbers from the start, and that no kernel writes."""
+
+    name: str
+    type: DType
+    values: tuple[int, ...]
+    align: int = 16
+
+
+@dataclass(frozen=True)
 class Op:
     """One instruction: a row of the table, its modifiers and operands, an optional guard predicate, and who wrote it."""
 
@@ -121,6 +131,7 @@ class Function:
     name: str
     parameters: tuple[Parameter, ...]
     shared: list[SharedArray] = field(default_factory=list)
+    constants: dict[str, ConstantArray] = field(default_factory=dict)  # by name
     body: list[Line] = field(default_factory=list)
     max_threads: tuple[int, int, int] = (1, 1, 1)
     resident: int = 1  # blocks that a multiprocessor must be able to hold
@@ -145,12 +156,13 @@ class Function:
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """What instructions may name: parameters, shared arrays, and what printing needs."""
+        """What instructions may name: parameters, shared and constant arrays, and what printing needs."""
         dynamic = (DYNAMIC_SHARED,) if self.dynamic_align else ()
         printing = (
             (VPRINTF, PRINT_FORMAT, PRINT_VALUES, PRINT_STATUS, PRINT_ARGUMENTS, *self.format_names) if self.formats else ()
         )
-        return (*(p.name for p in self.parameters), *(array.name for array in self.shared), *dynamic, *printing)
+        arrays = (*(array.name for array in self.shared), *self.constants)
+        return (*(p.name for p in self.parameters), *arrays, *dynamic, *printing)
 
     @property
     def format_names(self) -> tuple[str, ...]:

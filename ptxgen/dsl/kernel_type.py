@@ -21,7 +21,7 @@ from ptxgen.dsl.arguments import (
     write,
 )
 from ptxgen.dsl.launch_config import DEPENDENT_SM, PIPELINE_SHARED, LaunchConfig
-from ptxgen.dsl.parts import part_parameters
+from ptxgen.dsl.parts import shown_part_parameters
 from ptxgen.errors import ArgumentError
 from ptxgen.target import ALL, DEFAULT, FIRST_PTX, Target
 
@@ -210,7 +210,7 @@ class KernelType(ABC):
         are of other names of the class."""
         shown = [f for f in fields(self) if f.init and f.metadata.get("shown", True)]
         own = {f.name: getattr(self, f.name) for f in shown if f.default is not None or getattr(self, f.name) is not None}
-        return own | part_parameters(self)
+        return own | shown_part_parameters(self)
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.parameters().items())})"

@@ -66,6 +66,13 @@ def sigmoid(k: KernelBuilder, x: Value) -> Value:
     return 1.0 / (exp(k, -x) + 1.0)
 
 
+def sigmoid_of_each(k: KernelBuilder, xs: Sequence[Value]) -> list[Value]:
+    """sigmoid of several values, with its bits and without the branch of its division; the exponentials before the
+    quotients."""
+    divisors = [exp(k, -x) + 1.0 for x in xs]
+    return [_over_one_or_more(k, k.f32(1.0), divisor) for divisor in divisors]
+
+
 def silu(k: KernelBuilder, x: Value) -> Value:
     """x * sigmoid(x) as x / (1 + e^-x), within 3 ulp (seen: 2.38); 0 where e^-x overflows (x < -88.7)."""
     return silu_of_each(k, [x])[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ptxgen.dsl.core import Core
-from ptxgen.dsl.ir import DYNAMIC_SHARED, SharedArray
+from ptxgen.dsl.ir import DYNAMIC_SHARED, ConstantArray, SharedArray
 from ptxgen.dsl.mistakes import no_element, no_index, no_size, no_vector
 from ptxgen.dsl.refusals import Place, Places
 from ptxgen.dsl.value import Value
@@ -18,8 +18,8 @@ from ptxgen.types import B16, BF16, F16, S32, U32, U64, DType, Kind
 
 Index = Value | int
 
-# Offsets are computed in 32 bits and widened once, so an array must be smaller than this.
 LARGEST_ARRAY = 1 << 32
+"""Elements that an array must have fewer than: an index is computed in 32 bits, and widened once, to an offset in bytes."""
 
 
 @dataclass(frozen=True)
@@ -284,6 +284,18 @@ class MemoryAccess(Core):
             )
         function.dynamic_align = max(function.dynamic_align, align)
         return SharedView(self, DYNAMIC_SHARED, type, (function.dynamic_shared // type.bytes,))
+
+    def constants(self, name: str, type: DType, values: Sequence[int]) -> GlobalArray:
+        """The array `name` of the module: these whole numbers, of an unsigned type, in global memory from the start. Its loads
+        go through the read-only path, and it must not be written. A kernel may ask for the same array again."""
+        top = 1 << type.bits
+        if type.kind is not Kind.UNSIGNED or not values or not all(isinstance(one, int) and 0 <= one < top for one in values):
+            raise AuthorError(f"{name} must have whole numbers that fit an unsigned type, got {type}", self.where())
+        array = ConstantArray(name, type, tuple(values))
+        if self._function.constants.setdefault(name, array) != array:
+            raise AuthorError(f"there is another array {name!r}, with other values", self.where())
+        base = self._once(f"constants {name}", "mov", [Symbol(name)], {"type": "u64"}, U64)
+        return GlobalArray(self, name, base, type, (len(values),), nc=True)
 
 
 def _register_type(type: DType) -> DType:

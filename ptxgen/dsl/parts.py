@@ -12,6 +12,9 @@ from ptxgen.errors import ArgumentError
 
 K = TypeVar("K")
 
+IF_CHANGED: Final = {"if_changed": True}
+"""Metadata of a field of a part that the parameters of a kernel leave out where it has its default."""
+
 PARTS: Final = {"shown": False, "parts": True}
 """Metadata of a field of a kernel type that holds a part, or a tuple of parts: `field(metadata=PARTS)`."""
 
@@ -44,6 +47,12 @@ def parts_of(kernel: Any) -> list[KernelPart]:
 def part_parameters(kernel: Any) -> dict[str, Any]:
     """The parameters that the parts of a kernel have."""
     return {one.name: getattr(part, one.name) for part in parts_of(kernel) for one in fields(part)}
+
+
+def shown_part_parameters(kernel: Any) -> dict[str, Any]:
+    """Those that are shown: without fields that are left out where they have their default (IF_CHANGED)."""
+    left = {one.name: one.default for part in parts_of(kernel) for one in fields(part) if one.metadata.get("if_changed")}
+    return {name: value for name, value in part_parameters(kernel).items() if name not in left or value != left[name]}
 
 
 def all_fields(kernel: Any) -> list[Field[Any]]:

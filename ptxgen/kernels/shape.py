@@ -47,6 +47,12 @@ def require_factor(kernel: Named, *names: str) -> None:
             raise ShapeError(kernel.name, name, value, "a number above 0 that f32 holds")
 
 
+def require_head_dim(kernel: Named, head_dim: int) -> None:
+    """Raise ShapeError unless this is a size of heads that the kernels know: 32, a multiple of 8 from 40 to 256, or 512."""
+    if not is_whole(head_dim) or not (head_dim in (32, 512) or (40 <= head_dim <= 256 and head_dim % 8 == 0)):
+        raise ShapeError(kernel.name, "head_dim", head_dim, "32, 512 or a multiple of 8, 40..256")
+
+
 def require_room(kernel: Named, what: str, used: int, most: int, *names: str) -> None:
     """Raise ArgumentError, which names the fields that would help, if so many bytes of shared memory are more than allowed."""
     if used > most:

@@ -17,13 +17,15 @@ from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring
+from ptxgen.kernels.attention.tiles import Tiles
 from ptxgen.kernels.position import position_argument, position_value
-from ptxgen.kernels.shape import require
+from ptxgen.kernels.shape import require, require_head_dim
 from ptxgen.printable import literal
-from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
-LONGEST = 131072  # positions
+LONGEST = 1 << 24
+"""Positions: their sums with sizes of parts and pages stay below 2^32."""
 
 
 def positions(kernel: KernelType, max_len: int, length: int | None) -> int:
@@ -48,7 +50,7 @@ class AttentionType(KernelType):
 
     def __post_init__(self) -> None:
         require(self, "heads", "kv_heads")
-        require(self, "head_dim", high=256, multiple=WARP_SIZE)
+        require_head_dim(self, self.head_dim)
         require(self, "max_len", high=LONGEST)
         if self.heads % self.kv_heads:
             raise ArgumentError(f"{self.name}: heads must be a multiple of kv_heads ({self.kv_heads}), got {self.heads}")
@@ -59,9 +61,13 @@ class AttentionType(KernelType):
         return self.heads // self.kv_heads
 
     @property
-    def scale(self) -> float:
-        """1 / sqrt(head_dim) as the f32 that the text holds."""
-        return float(np.float32(self.head_dim**-0.5))
+    def scores(self) -> Scoring:
+        """Which positions the token sees, and how."""
+        return PLAIN_SCORES
+
+    def score(self, k: KernelBuilder, product: Value) -> Value:
+        """The score of the product of a query and a key."""
+        return self.scores.of(k, product, self.head_dim)
 
     def signature(self) -> Signature:
         return {
@@ -96,29 +102,33 @@ class AttentionType(KernelType):
     def exact(
         self, arguments: Mapping[str, Any], length: int, *, magnitude: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Scores [heads, length] and values [heads, length, head_dim], in float64; with `magnitude` of the absolute numbers."""
+        """Scores [heads, seen] and values [heads, seen, head_dim] of the positions that the last of `length` sees, in float64;
+        with `magnitude` of the absolute numbers, without a cap."""
+        seen = slice(self.scores.first(length), length)
         q, keys, values = (
             arguments["q"].astype(np.float64),
-            arguments["k_cache"][:, :length].astype(np.float64).repeat(self.group, axis=0),
-            arguments["v_cache"][:, :length].astype(np.float64).repeat(self.group, axis=0),
+            arguments["k_cache"][:, seen].astype(np.float64).repeat(self.group, axis=0),
+            arguments["v_cache"][:, seen].astype(np.float64).repeat(self.group, axis=0),
         )
         if magnitude:
-            q, keys, values = np.abs(q), np.abs(keys), np.abs(values)
-        scores: NDArray[np.float64] = np.einsum("hd,hld->hl", q, keys) / np.sqrt(self.head_dim)
-        return scores, values
+            products = np.einsum("hd,hld->hl", np.abs(q), np.abs(keys))
+            return products * self.scores.factor(self.head_dim), np.abs(values)
+        return self.scores.exact(np.einsum("hd,hld->hl", q, keys), self.head_dim), values
 
     def score_units(self, arguments: Mapping[str, Any], length: int) -> NDArray[np.float64]:
-        """The rounding bound of each score in units of 2^-24: head_dim / 32 fused additions, 5 of the tree and two of the
-        scale, each at most the score of the absolute numbers."""
-        return (self.head_dim // WARP_SIZE + 7) * self.exact(arguments, length, magnitude=True)[0]
+        """The rounding bound of each score in units of 2^-24: a fused addition for each value of a lane, 5 of the tree and two
+        of the scale, each at most the score of the absolute numbers; and what a cap adds."""
+        sizes = self.exact(arguments, length, magnitude=True)[0]
+        return (Tiles(self.head_dim, 1).values + 7) * sizes + self.scores.cap_units
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        """A cache whose positions past the length hold NaN, which no result may show."""
+        """A cache whose positions that are not seen hold NaN, which no result may show."""
         length = rng.integers(1, self.max_len + 1, size=1, dtype=np.uint32)
         shape = (self.kv_heads, self.max_len, self.head_dim)
         caches = {name: rng.normal(size=shape).astype(np.float32) for name in ("k_cache", "v_cache")}
         for cache in caches.values():
             cache[:, int(length[0]) :] = np.nan
+            cache[:, : self.scores.first(int(length[0]))] = np.nan
         return {
             "q": rng.normal(0.0, 2.0, (self.heads, self.head_dim)).astype(np.float32),
             **caches,

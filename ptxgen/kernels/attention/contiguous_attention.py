@@ -20,6 +20,7 @@ from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
 from ptxgen.kernels.attention.output import Output, OutShape
 from ptxgen.kernels.attention.query_source import PLAIN, QuerySource
 from ptxgen.kernels.attention.rope_source import ROPE_FUSED
+from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring
 from ptxgen.kernels.attention.token_split import LastBlock, OneBlock, Warps, softmax
 from ptxgen.kernels.registry import register
 from ptxgen.types import F32
@@ -66,10 +67,20 @@ SAMPLES: Final[Mapping[tuple[bool, type[OneBlock], type[Output]], tuple[tuple[Ou
 }
 """Samples of each composition, by whether it is RoPE-fused, how it is split, what it writes; heads to max_len last."""
 
+SCORED: Final[
+    Mapping[tuple[bool, type[OneBlock], type[Output]], tuple[tuple[Output, OneBlock, tuple[int, ...], Scoring], ...]]
+] = {
+    (False, OneBlock, Output): ((F32_OUT, ONE_BLOCK, (4, 2, 40, 70), Scoring(window=37, softcap=5.0, scale=0.3)),),
+    (False, LastBlock, Output): ((F32_OUT, LastBlock(3, 32, 32), (4, 1, 80, 120), Scoring(window=90, softcap=5.0)),),
+}
+"""Samples with other scores."""
 
-@register(indirect=(False, True), output=(Output,), split=(OneBlock, Warps), source=(PLAIN,))
-@register(indirect=(True,), output=(Int8PlanesOutput,), split=(OneBlock,), source=(PLAIN,))
-@register(indirect=(True,), output=(Output, Int8PlanesOutput), split=(LastBlock,), source=(PLAIN, *ROPE_FUSED))
+
+@register(indirect=(False, True), output=(Output,), split=(OneBlock, Warps), source=(PLAIN,), scores=(Scoring,))
+@register(indirect=(True,), output=(Int8PlanesOutput,), split=(OneBlock,), source=(PLAIN,), scores=(Scoring,))
+@register(
+    indirect=(True,), output=(Output, Int8PlanesOutput), split=(LastBlock,), source=(PLAIN, *ROPE_FUSED), scores=(Scoring,)
+)
 @dataclass(frozen=True)
 class ContiguousAttention(AttentionType):
     """out[h] = softmax(q[h] K^T / sqrt(head_dim)) V over the first `length` positions of a cache.
@@ -77,22 +88,24 @@ class ContiguousAttention(AttentionType):
     out, q: f32[heads, head_dim]; k_cache, v_cache: f32[kv_heads, max_len, head_dim], K and V are those of key/value head
     h // group, group = heads / kv_heads. length: u32
     scalar 1..max_len, or with `indirect` a buffer u32[1] that holds it; any other length writes nothing. Nothing past `length`
-    is read. head_dim is a multiple of 32 up to 256, max_len at most 131072.
+    is read. head_dim is 32, a multiple of 8 from 40 to 256, or 512.
 
     split: a block a head (incremental_attention, multi_warp_attention), or several for long sequences (grouped_attention), see
     token_split.py. output: what is written beside `out` (`_digits`: the int8 planes of its row), see output.py. source: the
     arguments that stand for q, length and the last row of the caches (`rope_`, `bias_rope_`, `norm_rope_`), see rope_source.py.
+    scores: a window, a factor other than 1 / sqrt(head_dim) or a cap, see scores.py; nothing before the window is read.
     """
 
     output: Output = field(default=F32_OUT, kw_only=True, metadata=PARTS)
     split: OneBlock = field(default=ONE_BLOCK, kw_only=True, metadata=PARTS)
     source: QuerySource = field(default=PLAIN, kw_only=True, metadata=HIDDEN)
+    scores: Scoring = field(default=PLAIN_SCORES, kw_only=True, metadata=PARTS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.output.one_token and (self.split.any_source or self.source == PLAIN)):
             raise ArgumentError(f"there is no {self.name} of {self.source}, {self.split} and {self.output}")
-        for part in (self.output, self.split, self.source):
+        for part in (self.output, self.split, self.source, self.scores):
             part.require(self)
 
     @property
@@ -157,23 +170,27 @@ class ContiguousAttention(AttentionType):
         return {**bounds, **self.split.left_bounds(self, given, length, off), **self.source.kept_bounds(self, arguments)}
 
     def work(self, length: int | None = None) -> Work:
-        rows = positions(self, self.max_len, length)
+        rows = self.scores.seen(positions(self, self.max_len, length))
         more = self.output.work(self.out_shape), self.source.work(self)
         flops = self.heads * (4 * rows * self.head_dim + 4 * rows)
         moved = F32.bytes * self.head_dim * (2 * self.kv_heads * rows + 2 * self.heads)
         return Work(flops + sum(one.flops for one in more), moved + sum(one.bytes for one in more))
 
     @classmethod
-    def cases(cls, *, source: QuerySource = PLAIN, **fixed: Any) -> Iterator[KernelType]:
+    def cases(cls, *, source: QuerySource = PLAIN, scores: type[Scoring] = Scoring, **fixed: Any) -> Iterator[KernelType]:
         composed = source != PLAIN, fixed.pop("split", OneBlock), fixed.pop("output", Output)
-        for output, split, sizes in SAMPLES[composed]:
+        plain = ((*sample, PLAIN_SCORES) for sample in SAMPLES[composed])
+        for output, split, sizes, of_scores in (*plain, *SCORED.get(composed, ())):
             shape: dict[str, Any] = dict(zip(("heads", "kv_heads", "head_dim", "max_len"), sizes, strict=True))
-            yield cls(**fixed, **shape, output=output, split=split, source=source)
+            yield cls(**fixed, **shape, output=output, split=split, source=source, scores=of_scores)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """A sequence that is long, where there is room for one."""
         given = super().inputs(rng)
-        while self.split.is_long(self.max_len) and not self.split.is_long(int(np.asarray(given["length"]).reshape(()))):
+        while self._is_long(self.max_len) and not self._is_long(int(np.asarray(given["length"]).reshape(()))):
             given = super().inputs(rng)
         out = {"out": np.zeros((self.heads, self.head_dim), np.float32), **self.output.unwritten(self.out_shape)}
         return self.source.inputs(self, {**out, **given, **self.split.unwritten(self)}, rng)
+
+    def _is_long(self, length: int) -> bool:
+        return self.split.is_long(self.scores.seen(length))

@@ -12,7 +12,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HalfForm, KernelType, Work
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.output import Output, OutShape, Results, Runs, Store
+from ptxgen.kernels.attention.output import Heads, Output, OutShape, Results, Runs, Store
 from ptxgen.kernels.quantize.f16_split import TILE, WINDOW, arrays, pack, tiles_of, unwritten, windows_of
 from ptxgen.kernels.quantize.f16_split_bounds import f16_split_bounds
 from ptxgen.kernels.quantize.pack_f16 import PackF16, write_staged_f16_split
@@ -41,7 +41,7 @@ class F16SplitOutput(Output):
         """ArgumentError where there is none."""
         return HalfForm(self.parts, self.lane_run)
 
-    def require(self, kernel: KernelType) -> None:
+    def require(self, kernel: Heads) -> None:
         assert self.form
 
     def require_windows(self, kernel: KernelType, windows: int) -> None:

@@ -18,12 +18,15 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.paged_cache import TILE
+from ptxgen.kernels.attention.scores import Score
 from ptxgen.kernels.attention.tiles import Softmax, dot, transposed_sum
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
 MOST_HEADS = 8
 MOST_VALUES = 64  # that a lane has of all heads
+FEWER_VALUES = 32  # the same of heads of 512, and of sizes that take more and smaller loads
+MOST_SUMS = 10240  # values of a block in shared memory
 TILES_ALLOWED = (16, TILE)
 _SIDE_BY_SIDE = (8, 4, 2, 1)  # values of a row, of as few lanes as have not too many
 _WIDEST_ROW = 16  # values of a row that a lane may have
@@ -59,13 +62,16 @@ class GroupTiles:
     @staticmethod
     def most_heads(head_dim: int, warps: int) -> int:
         """The most heads that fit: a lane has registers for so many values, and at the end stands for a head and a warp, where
-        there are more than eight warps several times."""
-        return max(1, min(MOST_HEADS, WARP_SIZE // min(warps, 8), MOST_VALUES // GroupTiles(head_dim, 1, warps).values))
+        there are more than eight warps several times; the sums of all warps fit shared memory."""
+        most = MOST_VALUES if head_dim <= 256 and head_dim % WARP_SIZE == 0 else FEWER_VALUES
+        values, sums = most // GroupTiles(head_dim, 1, warps).values, MOST_SUMS // (warps * head_dim)
+        return max(1, min(MOST_HEADS, WARP_SIZE // min(warps, 8), values, sums))
 
     @property
     def lanes(self) -> int:
         """Lanes that read a row, a power of two."""
-        return next(n for w in _SIDE_BY_SIDE if self.head_dim // (n := _lanes(self.head_dim // w)) <= _WIDEST_ROW)
+        few = (n for w in _SIDE_BY_SIDE if self.head_dim // (n := _lanes(self.head_dim // w)) <= _WIDEST_ROW)
+        return next(few, _lanes(self.head_dim))
 
     @property
     def width(self) -> int:
@@ -137,10 +143,18 @@ class GroupTiles:
         return [value for at in self.places() for value in k.load_vector(query[at], self.width)]
 
     def softmax(
-        self, k: KernelBuilder, queries: SharedPart, locate: Locate, begin: Value, stop: Value, scale: float
+        self,
+        k: KernelBuilder,
+        queries: SharedPart,
+        locate: Locate,
+        begin: Value,
+        stop: Value,
+        score_of: Score,
+        first: Value | None = None,
     ) -> list[Softmax]:
         """The warp's part of the positions from `begin`, where a tile starts, to `stop`, for each head; in each, `total` is one
-        lane's share and `weighted` one stream's. `locate` is asked for tiles that start before `stop`, for no row past it."""
+        lane's share and `weighted` one stream's. `locate` is asked for tiles that start before `stop`, for no row past it, nor
+        for one before position `first` of the first tile, if there is such."""
         lane, span = k.lane % self.lanes, self.lanes // self.flight  # lanes that a row's score comes to in a round
         stream = k.lane // self.lanes
         turn_of_lane = lane % self.rounds
@@ -154,18 +168,19 @@ class GroupTiles:
         for start in k.strided(own, stop, step=self.warps * self.tile):
             keys, values = locate(start)
             last = k.min(stop - start, self.tile) - 1
+            least = None if first is None else k.max(first, start) - start
             scores = [k.f32(float("-inf")) for _ in parts]
             for turn in self._turns(k, last):
-                rows = self._rows(k, keys, turn, stream, last)
+                rows = self._rows(k, keys, turn, stream, last, least)
                 for head, score in enumerate(scores):
                     query = self._query(k, queries.at(head * self.head_dim))
-                    sums = transposed_sum(k, [dot(k, query, row) for row in rows], self.lanes) * scale
+                    sums = score_of(k, transposed_sum(k, [dot(k, query, row) for row in rows], self.lanes))
                     score @= k.select(turn_of_lane == turn, sums, score)
-            inside = place <= last
+            inside = place <= last if least is None else (place <= last) & (place >= least)
             weights = [self._weight(k, part, score, inside, counts) for part, score in zip(parts, scores, strict=True)]
             for turn in self._turns(k, last):
                 holder = k.lane - lane + turn
-                for i, row in enumerate(self._rows(k, values, turn, stream, last)):
+                for i, row in enumerate(self._rows(k, values, turn, stream, last, least)):
                     for weight, part in zip(weights, parts, strict=True):
                         share = k.shuffle(weight, holder + i * span)
                         for value, each in zip(row, part.weighted, strict=True):
@@ -177,11 +192,15 @@ class GroupTiles:
         from taking registers for all rounds."""
         return k.strided(0, last // (self.flight * self.streams) + 1) if self.rounds > 1 else iter([k.u32(0)])
 
-    def _rows(self, k: KernelBuilder, load: Load, turn: Value, stream: Value, last: Value) -> list[list[Value]]:
-        """The lane's values of the rows of a round. A position past the last reads the last one again: it must be memory that
-        somebody wrote, and its weight will be zero."""
+    def _rows(
+        self, k: KernelBuilder, load: Load, turn: Value, stream: Value, last: Value, least: Value | None
+    ) -> list[list[Value]]:
+        """The lane's values of the rows of a round. A position past the last reads the last one again, one before the least
+        that: it must be memory that somebody wrote, and its weight will be zero."""
         first = turn * (self.flight * self.streams) + stream
         numbers = [k.min(first + i * self.streams, last) for i in range(self.flight)]
+        if least is not None:
+            numbers = [k.max(number, least) for number in numbers]
         return [load(number, self.places(), self.width) for number in numbers]
 
     def _weight(self, k: KernelBuilder, part: Softmax, score: Value, inside: Value, counts: Value | None) -> Value:

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.arguments import Signature
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.dsl.kernel_type import Work
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.attention.output import HeadValues, Output, OutShape, Own, Runs, Store, StoreHead, ready
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.attention.output import Heads, HeadValues, Output, OutShape, Own, Runs, Store, StoreHead, ready
 from ptxgen.kernels.quantize import int8_planes
 from ptxgen.kernels.quantize.plane_bounds import plane_bounds
 from ptxgen.kernels.quantize.quantize import Quantize, write_planes
@@ -28,8 +29,12 @@ class Int8PlanesOutput(Output):
     summary = "quantised to int8 planes"
     digits: int
 
-    def require(self, kernel: KernelType) -> None:
+    def require(self, kernel: Heads) -> None:
         require_of(kernel.name, self, "digits", high=max(int8_planes.LARGEST))
+        if kernel.head_dim % int8_planes.BLOCK:
+            raise ArgumentError(
+                f"{kernel.name} quantises heads whose head_dim is a multiple of {int8_planes.BLOCK}, got {kernel.head_dim}"
+            )
 
     def arrays(self, shape: OutShape) -> Signature:
         return {**int8_planes.arrays(shape.tokens, self.digits, shape.size, "out")}
@@ -51,12 +56,13 @@ class Int8PlanesOutput(Output):
     def write_head(
         self, k: KernelBuilder, shape: OutShape, token: Value | int, found: HeadValues, store: StoreHead, own: Own
     ) -> None:
-        value = k.f32(0.0)
-        for d, result in found:  # once: a block has a thread for each d
+        values = [k.f32(0.0) for _ in range(-(-shape.head_dim // k.threads))]
+        for value, (d, result) in zip(values, found, strict=True):
             value @= result()
             store(d, ready(value))
         place, live = own()
-        write_planes(k, self.digits, token, place, [value], live)
+        for number, value in enumerate(values):
+            write_planes(k, self.digits, token, place + number * k.threads if number else place, [value], live)
 
     def write_runs(
         self, k: KernelBuilder, shape: OutShape, token: Value | int, first: Value, values: int, runs: Runs, store: Store

@@ -4,6 +4,7 @@ paged_attention_reduce, so with its bits; and hands out what a block then has of
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
@@ -18,6 +19,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.attention.group_tiles import GroupTiles
 from ptxgen.kernels.attention.split_attention_reduce import TOGETHER, WARPS
+from ptxgen.kernels.attention.tiles import load_inside, padded
 from ptxgen.target import FULL_WARP, WARP_SIZE
 from ptxgen.types import F32
 
@@ -87,14 +89,14 @@ class Merge:
     def sharing(self) -> int:
         """Warps that share a head, a power of two."""
         share = 1
-        while 2 * share * self.heads <= self.warps and self.head_dim % (2 * share * WARP_SIZE) == 0:
+        while 2 * share * self.heads <= self.warps and padded(self.head_dim) % (2 * share * WARP_SIZE) == 0:
             share *= 2
         return share
 
     @property
     def values(self) -> int:
         """Values of a row that a lane has."""
-        return self.head_dim // (WARP_SIZE * self.sharing)
+        return padded(self.head_dim) // (WARP_SIZE * self.sharing)
 
     @property
     def width(self) -> int:
@@ -104,7 +106,11 @@ class Merge:
     @property
     def places(self) -> range:
         """Where the loads of a lane are in a row, from its first value on."""
-        return range(0, self.head_dim, WARP_SIZE * self.sharing * self.width)
+        return range(0, padded(self.head_dim), WARP_SIZE * self.sharing * self.width)
+
+    def inside(self, k: KernelBuilder, place: int) -> Value | None:
+        """Whether the lane's load at a place is inside the row; None where each lane's is."""
+        return None if place + self.places.step <= self.head_dim else self.first(k) < self.head_dim - place
 
     def first(self, k: KernelBuilder) -> Value:
         """The lane's first place in a row."""
@@ -124,8 +130,9 @@ class Merge:
             values = self._weighted_sums(k, parts, present, head, factors)
             first = head * self.head_dim + self.first(k)
             for i, place in enumerate(self.places):
-                run = values[i * self.width : (i + 1) * self.width]
-                k.store(staged.weighted[first + place], run if len(run) > 1 else run[0])
+                run, inside = values[i * self.width : (i + 1) * self.width], self.inside(k, place)
+                with nullcontext() if inside is None else k.when(inside):
+                    k.store(staged.weighted[first + place], run if len(run) > 1 else run[0])
             with k.when(k.tid.x % (WARP_SIZE * self.sharing) == 0):
                 k.store(staged.totals[head], total)
 
@@ -183,9 +190,7 @@ class Merge:
 
     def _row(self, k: KernelBuilder, rows: GlobalArray, number: Value) -> list[Value]:
         row = rows.at(number * self.head_dim)
-        if self.width == 1:
-            return [k.load(row[place]) for place in self.places]
-        return [value for place in self.places for value in k.load_vector(row[place], self.width)]
+        return [v for place in self.places for v in load_inside(k, row, place, self.width, self.inside(k, place))]
 
 
 def alone(k: KernelBuilder, weighted: Value) -> Value:
@@ -207,13 +212,13 @@ def _halved(values: Sequence[Value]) -> Value:
 
 
 def merged_bound(
-    tiles: GroupTiles, size: int, scores: NDArray[Any], errors: NDArray[Any], values: NDArray[Any]
+    tiles: GroupTiles, size: int, scores: NDArray[Any], errors: NDArray[Any], values: NDArray[Any], hidden: int = 0
 ) -> NDArray[np.float64]:
     """How far the softmax of all positions may be off, f64[heads, head_dim], in parts of up to `size` positions: what parts are
-    off by (see `part_bounds`), what putting them together adds (see `parts_bound`), a division at the end. scores, errors:
-    f64[heads, positions], errors in units of 2^-24; values: f64[heads, positions, head_dim]. The weight of a position has the
-    exponential of its part besides; what largest scores are off by cancels."""
-    rounds = -(-min(size, scores.shape[1]) // (tiles.warps * tiles.tile))
+    off by (see `part_bounds`, also for `hidden`), what putting them together adds (see `parts_bound`), a division at the end.
+    scores, errors: f64[heads, positions], errors in units of 2^-24; values: f64[heads, positions, head_dim]. The weight of a
+    position has the exponential of its part besides; what largest scores are off by cancels."""
+    rounds = -(-min(size, scores.shape[1] + hidden) // (tiles.warps * tiles.tile))
     distance = scores.max(axis=1, keepdims=True) - scores
     weights, units = np.exp(-distance), errors + 3 * (rounds + 3) + distance
     whole = weights.sum(axis=1, keepdims=True)

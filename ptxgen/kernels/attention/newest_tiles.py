@@ -3,12 +3,14 @@ of the positions before it from the cache. The bits are those of tiles.py over a
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
+from ptxgen.kernels.attention.scores import Score, plus
 from ptxgen.kernels.attention.tiles import Softmax, Tiles, dot, transposed_sum
 from ptxgen.target import FULL_WARP, WARP_SIZE
 from ptxgen.types import F32
@@ -40,19 +42,25 @@ class NewestTiles(Tiles):
         is on its way."""
 
         def rows() -> Rows:
-            return [[k.variable(0.0, F32) for _ in range(self.head_dim // WARP_SIZE)] for _ in range(self.rows)]
+            return [[k.variable(0.0, F32) for _ in range(self.values)] for _ in range(self.rows)]
 
         return tuple(rows() for _ in range(1 + (MOST_ROUNDS if self.rounds <= MOST_ROUNDS else 1)))
 
     def begin(
-        self, k: KernelBuilder, registers: tuple[Rows, ...], keys: GlobalArray, values: GlobalArray, position: Value
+        self,
+        k: KernelBuilder,
+        registers: tuple[Rows, ...],
+        keys: GlobalArray,
+        values: GlobalArray,
+        position: Value,
+        first: Value | int,
     ) -> Before:
         """Begin to load what the warp needs first, which is on its way while the block makes the newest row, and ask L2 for the
-        rest of its first tile. keys, values, position: as in Before. The warp waits for its lanes in between because
-        the assembler moves no load past that: it would ask for values before keys, and for what the block was asked for before
-        when that is looked at."""
+        rest of its first tile. keys, values, position: as in Before; first: the first position that is seen. The warp waits for
+        its lanes in between because the assembler moves no load past that: it would ask for values before keys, and for what
+        the block was asked for before when that is looked at."""
         position = k.shuffle(position, 0)  # so the assembler knows that warps stay together
-        own = k.shuffle(k.warp * WARP_SIZE, 0)
+        own = k.shuffle(plus(k.warp * WARP_SIZE, first), 0)
         before = Before(keys, values, position, own, registers[0], registers[1:])
         k.bar_warp_sync(FULL_WARP)
         self._load(k, before.held_keys, before.keys, own, before.position)
@@ -68,8 +76,10 @@ class NewestTiles(Tiles):
         first = cache.at(before.own * self.head_dim)
         for i in range(start, min(WARP_SIZE, prod(cache.shape) // self.head_dim)):
             with k.when(before.own + i < before.position):
-                for place in range(0, self.head_dim, WARP_SIZE * self.width):
-                    k.prefetch(first.at(i * self.head_dim)[place].address, space="global", level="L2")
+                for place in self.places:
+                    inside = self.inside(k, place)
+                    with nullcontext() if inside is None else k.when(inside):
+                        k.prefetch(first.at(i * self.head_dim)[place].address, space="global", level="L2")
 
     def _load_values(self, k: KernelBuilder, before: Before, start: Value) -> None:
         """Of the tile from `start` on, the rounds that there are registers for."""
@@ -84,18 +94,18 @@ class NewestTiles(Tiles):
             self._load_where(k, count > i, row, first.at(i * self.head_dim))
 
     def _load_where(self, k: KernelBuilder, guard: Value, row: list[Value], array: GlobalArray | SharedPart) -> None:
-        for load in range(len(row) // self.width):
-            values = row[load * self.width : (load + 1) * self.width]
-            k.load_where(guard, array[load * WARP_SIZE * self.width], values)
+        for load, place in enumerate(self.places):
+            values, inside = row[load * self.width : (load + 1) * self.width], self.inside(k, place)
+            k.load_where(guard if inside is None else guard & inside, array[place], values)
 
     def softmax_with(
-        self, k: KernelBuilder, query: list[Value], before: Before, key: SharedPart, value: SharedPart, scale: float
+        self, k: KernelBuilder, query: list[Value], before: Before, key: SharedPart, value: SharedPart, score_of: Score
     ) -> Softmax:
         """The warp's part of all positions up to the newest, in which `total` is one lane's share. key, value: of the newest,
         from the lane's place on."""
         place, round_of_lane = self.place(k)
         part = self.nothing(k)
-        newest = k.warp_sum(dot(k, query, self.row(k, key))) * scale
+        newest = score_of(k, k.warp_sum(dot(k, query, self.row(k, key))))
         for start in k.strided(before.own, before.position + 1, step=self.warps * WARP_SIZE):
             here = before.position - start  # where in the tile the newest is
             with k.when(start != before.own):
@@ -106,7 +116,7 @@ class NewestTiles(Tiles):
                 with k.when(turn != 0):
                     self._load(k, before.held_keys, before.keys, start + turn * self.rows, before.position)
                 dots = [dot(k, query, row) for row in before.held_keys]
-                score @= k.select(round_of_lane == turn, transposed_sum(k, dots) * scale, score)
+                score @= k.select(round_of_lane == turn, score_of(k, transposed_sum(k, dots)), score)
             score = k.select(place == here, newest, score)
             weight = self.weigh(k, part, k.select(place <= here, score, float("-inf")))
             for number, rows in enumerate(before.held_values):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,20 @@ Results = Callable[[Value, Value], HeadValues]
 """Computes those of a token and a head. All threads must come there."""
 
 
+class Heads(Protocol):
+    """What a form asks of a kernel."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def head_dim(self) -> int:
+        """Values of a head."""
+        ...
+
+
 @dataclass(frozen=True)
 class OutShape:
     """out: f32[tokens, heads, head_dim]; a token's row has `size` values."""
@@ -67,8 +81,8 @@ class Output(KernelPart):
     least_sm: ClassVar[int] = DEFAULT.sm
     one_token: ClassVar[bool] = True
 
-    def require(self, kernel: KernelType) -> None:
-        """Raise ArgumentError unless the form exists."""
+    def require(self, kernel: Heads) -> None:
+        """Raise ArgumentError unless the form exists of heads of this size."""
 
     def require_windows(self, kernel: KernelType, windows: int) -> None:
         """Raise ArgumentError unless blocks whose heads fill so many windows (f16_split.py) can write it."""
@@ -103,7 +117,7 @@ class Output(KernelPart):
     def write_head(
         self, k: KernelBuilder, shape: OutShape, token: Value | int, found: HeadValues, store: StoreHead, own: Own
     ) -> None:
-        """Write one head, of which a thread has one value at most. All threads must come here."""
+        """Write one head, of which a thread has one value at most, or as many as every other. All threads must come here."""
         for d, result in found:
             store(d, result)
 

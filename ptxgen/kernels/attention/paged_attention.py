@@ -15,11 +15,13 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray, SharedPart
+from ptxgen.dsl.parts import PARTS
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import positions
 from ptxgen.kernels.attention.group_tiles import TILES_ALLOWED, GroupTiles, Load
 from ptxgen.kernels.attention.paged_cache import TILE, PagedKernel, PagePlace
+from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring, less, plus
 from ptxgen.kernels.attention.split import (
     HANDED,
     MOST_SPLITS,
@@ -37,7 +39,7 @@ from ptxgen.target import FULL_WARP, WARP_SIZE
 from ptxgen.types import F32, U32
 
 
-@register
+@register(scores=(Scoring,))
 @dataclass(frozen=True)
 class PagedAttention(PagedKernel):
     """The softmax of each part of the positions that a row sees, for paged_attention_reduce.
@@ -48,21 +50,27 @@ class PagedAttention(PagedKernel):
     16) of `least` positions. A row whose position is max_len or more writes nothing. At most `spread` blocks share the parts of
     a row, one after another: fewer are better where there are many rows, which need no more blocks to fill a GPU. The
     registers of a multiprocessor hold resident_threads threads.
+
+    scores: which positions a row sees, and how, see scores.py. With a window the positions from the tile of 32 on in which it
+    begins are dealt out, and pages before are not looked at.
     """
 
     waits_inside = True
+    most_code = 80 * 1024  # before sm_90 the assembler writes all that has a shuffle twice
     bit_free = ("spread", "resident_threads")
     splits: int = SPLITS
     least: int = LEAST
     tile: int = field(default=TILE, kw_only=True)
     spread: int = field(default=SPLITS, kw_only=True)
     resident_threads: int = field(default=RESIDENT_THREADS, kw_only=True)
+    scores: Scoring = field(default=PLAIN_SCORES, kw_only=True, metadata=PARTS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "spread", high=MOST_SPLITS)
         require(self, "resident_threads", high=2048)
         require_split(self, self.split)
+        self.scores.require(self)
         if self.tile not in TILES_ALLOWED:
             raise ArgumentError(f"{self.name}: tile must be one of {TILES_ALLOWED}, got {self.tile!r}")
 
@@ -90,10 +98,9 @@ class PagedAttention(PagedKernel):
         """How a block goes over its positions."""
         return GroupTiles(self.head_dim, -(-self.group // self.blocks), self.warps, self.tile)
 
-    @property
-    def scale(self) -> float:
-        """1 / sqrt(head_dim) as the f32 that the text holds."""
-        return float(np.float32(self.head_dim**-0.5))
+    def score(self, k: KernelBuilder, product: Value) -> Value:
+        """The score of the product of a query and a key."""
+        return self.scores.of(k, product, self.head_dim)
 
     def filling(self) -> Self:
         """The same with as many blocks a row as a large GPU holds at once, if all rows have long sequences."""
@@ -116,8 +123,9 @@ class PagedAttention(PagedKernel):
     def emit(self, k: KernelBuilder) -> None:
         row, kv_head = k.ctaid.y, k.ctaid.x // self.blocks
         place = self.place(k, row)
-        size = self.split.device_size(place.length)
-        begin = k.ctaid.z * size
+        from_tile = self.scores.device_tile(k, place.length)
+        size = self.split.device_size(less(place.length, from_tile))
+        begin = plus(k.ctaid.z * size, from_tile)
         end = self.start(k, place, begin, size)
         with k.when(begin < place.length):
             first, heads = self.own_heads(k, kv_head)
@@ -173,7 +181,14 @@ class PagedAttention(PagedKernel):
         self, k: KernelBuilder, queries: SharedPart, place: PagePlace, kv_head: Value, begin: Value, end: Value
     ) -> list[Softmax]:
         """The warp's softmax of the positions from `begin` to `end`."""
-        return self.tiles.softmax(k, queries, lambda start: self._tile(k, place.slot, kv_head, start), begin, end, self.scale)
+        first = None if self.scores.window is None else k.u32(self.scores.device_first(k, place.length))
+        if first is not None:  # of a tile of 16 nothing may be seen
+            begin = k.max(begin, first // self.tile * self.tile)
+
+        def locate(start: Value) -> tuple[Load, Load]:
+            return self._tile(k, place.slot, kv_head, start)
+
+        return self.tiles.softmax(k, queries, locate, begin, end, self.score, first)
 
     def _hand_over(
         self, k: KernelBuilder, first: Value, heads: Value, part: Value, usable: Value, found: list[Softmax]
@@ -217,28 +232,29 @@ class PagedAttention(PagedKernel):
 
     def parts_of(self, arguments: Mapping[str, Any], row: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """The number and the pages and places of each part of a row that has positions; none of these if one of its pages, or
-        the row's slot, does not exist."""
+        the row's slot, does not exist. Of the first part those that the row sees."""
         position = int(arguments["position"][row])
         length = position + 1 if position < self.max_len else 0
-        where = self.standing(arguments, row)
-        for number, at in enumerate(self.split.slices(length)):
-            yield number, where[at] if (where[at, 0] < self.pages).all() else where[:0]
+        where, first, tile = self.standing(arguments, row), self.scores.first(length), self.scores.tile(length)
+        for number, at in enumerate(self.split.slices(length - tile)):
+            part = where[max(at.start + tile, first) : at.stop + tile]
+            yield number, part if (part[:, 0] < self.pages).all() else where[:0]
 
     def exact(
         self, arguments: Mapping[str, Any], row: int, where: NDArray[np.int64], *, magnitude: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Scores [heads, positions] and values [heads, positions, head_dim], in float64; with `magnitude` of the absolute
-        numbers."""
+        numbers, without a cap."""
         q = arguments["q"][row].astype(np.float64)
         keys, values = (self.values(arguments, tensor, where).repeat(self.group, axis=0) for tensor in ("k", "v"))
         if magnitude:
-            q, keys, values = np.abs(q), np.abs(keys), np.abs(values)
-        scores: NDArray[np.float64] = np.einsum("hd,hld->hl", q, keys) / np.sqrt(self.head_dim)
-        return scores, values
+            products = np.einsum("hd,hld->hl", np.abs(q), np.abs(keys))
+            return products * self.scores.factor(self.head_dim), np.abs(values)
+        return self.scores.exact(np.einsum("hd,hld->hl", q, keys), self.head_dim), values
 
     def errors(self, arguments: Mapping[str, Any], row: int, where: NDArray[np.int64]) -> NDArray[np.float64]:
         """What scores may be off by, [heads, positions], in units of 2^-24."""
-        return self.tiles.score_units * self.exact(arguments, row, where, magnitude=True)[0]
+        return self.tiles.score_units * self.exact(arguments, row, where, magnitude=True)[0] + self.scores.cap_units
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         out = {name: arguments[name].astype(np.float64) for name in HANDED}
@@ -258,14 +274,16 @@ class PagedAttention(PagedKernel):
                 if not len(where):
                     continue
                 scores, values = self.exact(arguments, row, where)
-                for name, bound in part_bounds(self.tiles, scores, self.errors(arguments, row, where), values).items():
+                for name, bound in part_bounds(
+                    self.tiles, scores, self.errors(arguments, row, where), values, self.scores.hidden
+                ).items():
                     bounds[name][row, :, number] = bound
         return bounds
 
     def work(self, length: int | None = None) -> Work:
         """The least work of one launch whose rows all see `length` positions, of which none is shared; max_len unless told
         otherwise. Raises ArgumentError for a length that is not in 1..max_len."""
-        length = positions(self, self.max_len, length)
+        length = self.scores.seen(positions(self, self.max_len, length))
         parts = len(self.split.slices(length))
         cache = 2 * self.kv_heads * length * self.kv.row_bytes(self.head_dim)
         handed = self.heads * (self.head_dim + parts * (self.head_dim + 2))
@@ -274,11 +292,18 @@ class PagedAttention(PagedKernel):
         return Work(flops=self.rows * flops, bytes=self.rows * (cache + F32.bytes * handed + U32.bytes * tables))
 
     @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+    def cases(cls, *, scores: type[Scoring] = Scoring, **fixed: Any) -> Iterator[KernelType]:
         few: dict[str, Any] = {"page_len": 32, "pages": 9, "slots": 3, "max_len": 160}
         yield cls(**fixed, rows=4, heads=6, kv_heads=2, head_dim=128, **few, kv_type="f16", splits=4, least=32, spread=2)
         more: dict[str, Any] = {"page_len": 96, "pages": 7, "slots": 2, "max_len": 288}
         yield cls(**fixed, rows=3, heads=5, kv_heads=1, head_dim=64, **more, kv_type="q8_0", splits=3, least=128, tile=16)
+        window: dict[str, Any] = {
+            "splits": 2,
+            "least": 32,
+            "tile": 16,
+            "scores": Scoring(window=50, softcap=5.0, scale=0.3),
+        }
+        yield cls(**fixed, rows=3, heads=2, kv_heads=1, head_dim=40, **few, kv_type="f16", **window)
         least: dict[str, Any] = {"page_len": 32, "pages": 1, "slots": 1, "max_len": 32, "splits": 1, "least": 32}
         yield cls(**fixed, rows=1, heads=1, kv_heads=1, head_dim=32, **least, kv_type="f32", spread=1, resident_threads=32)
 

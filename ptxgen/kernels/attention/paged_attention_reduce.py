@@ -20,12 +20,13 @@ from ptxgen.kernels.attention.f16_split import F16SplitOutput
 from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
 from ptxgen.kernels.attention.output import HeadValues, Output, OutShape, ready
 from ptxgen.kernels.attention.paged_cache import TILE, length_of
+from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring, less
 from ptxgen.kernels.attention.split import SequenceSplit, partials, require_split
 from ptxgen.kernels.attention.split_attention_reduce import WARPS, parts_bound, put_together, softmax_of_parts
 from ptxgen.kernels.attention.suited import LEAST, SPLITS
 from ptxgen.kernels.attention.tiles import Tiles
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.shape import MOST_ROWS, require
+from ptxgen.kernels.shape import MOST_ROWS, require, require_head_dim
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U32
 
@@ -37,15 +38,15 @@ OUTPUTS: Mapping[type[Output], tuple[tuple[Output, tuple[int, ...]], ...]] = {
 """What the kernel writes, with samples: the form, and the fields from rows on."""
 
 
-@register(output=OUTPUTS)
+@register(output=OUTPUTS, scores=(Scoring,))
 @dataclass(frozen=True)
 class PagedAttentionReduce(KernelType):
     """out[r, h] = sum over parts p of e^(peaks[r, h, p] - largest) weighted[r, h, p], over the same sum of totals[r, h, p].
 
     out: f32[rows, heads, head_dim]; peaks, totals: f32[rows, heads, splits], weighted: f32[rows, heads, splits, head_dim], as
-    paged_attention of the same max_len, splits and least leaves them; position: u32[rows], from which it follows how many parts
-    there are: the others are not read. A row whose position is max_len or more, or of which a part has a total of 0, is idle:
-    its out is zeros.
+    paged_attention of the same max_len, splits, least and scores leaves them; position: u32[rows], from which it follows how
+    many parts there are: the others are not read. A row whose position is max_len or more, or of which a part has a total of 0,
+    is idle: its out is zeros.
     """
 
     family: ClassVar[str] = "attention"
@@ -56,14 +57,16 @@ class PagedAttentionReduce(KernelType):
     splits: int = SPLITS
     least: int = LEAST
     output: Output = field(default=Output(), kw_only=True, metadata=PARTS)
+    scores: Scoring = field(default=PLAIN_SCORES, kw_only=True, metadata=PARTS)
 
     def __post_init__(self) -> None:
         require(self, "rows", high=MOST_ROWS)
         require(self, "heads")
-        require(self, "head_dim", low=WARP_SIZE, high=256, multiple=WARP_SIZE)
+        require_head_dim(self, self.head_dim)
         require(self, "max_len", low=TILE, high=LONGEST, multiple=TILE)
         require_split(self, self.split)
         self.output.require(self)
+        self.scores.require(self)
         self.output.require_head_dim(self, self.head_dim)
 
     @property
@@ -102,6 +105,7 @@ class PagedAttentionReduce(KernelType):
         """Those of a head of a row. All threads must come here."""
         tiles = Tiles(self.head_dim, WARPS)
         length = length_of(k, k.load(k.arg.position[row]), self.max_len)
+        length = less(length, self.scores.device_tile(k, length))
         size = k.max(self.split.device_size(length), 1)
         count = (length + size - 1) // size
         peaks, totals = k.arg.peaks.at(row, head, 0), k.arg.totals.at(row, head, 0)
@@ -116,11 +120,16 @@ class PagedAttentionReduce(KernelType):
     def _parts(self, arguments: Mapping[str, Any], row: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Peaks, totals and sums of a row's parts, in float64; of no part if the row is idle."""
         position = int(arguments["position"][row])
-        count = len(self.split.slices(position + 1 if position < self.max_len else 0))
+        count = self._parts_of(position)
         peaks, totals, sums = (arguments[name][row, :, :count].astype(np.float64) for name in ("peaks", "totals", "weighted"))
         if (totals == 0.0).any():
             return peaks[:, :0], totals[:, :0], sums[:, :0]
         return peaks, totals, sums
+
+    def _parts_of(self, position: int) -> int:
+        """How many parts a row at this position has."""
+        length = position + 1 if position < self.max_len else 0
+        return len(self.split.slices(length - self.scores.tile(length)))
 
     def _each(self, arguments: Mapping[str, Any], of_parts: Any) -> NDArray[np.float64]:
         """[rows, heads, head_dim] of what a function of peaks, totals and sums says; zeros of idle rows."""
@@ -142,16 +151,18 @@ class PagedAttentionReduce(KernelType):
 
     def work(self, length: int | None = None) -> Work:
         """As PagedAttention.work."""
-        parts = len(self.split.slices(positions(self, self.max_len, length)))
+        parts = len(self.split.slices(self.scores.seen(positions(self, self.max_len, length))))
         values = self.rows * self.heads * parts * (self.head_dim + 2)
         moved = F32.bytes * (values + self.rows * self.out_shape.size) + U32.bytes * self.rows
         form = self.output.work(self.out_shape)
         return Work(2 * values + form.flops, moved + form.bytes)
 
     @classmethod
-    def cases(cls, *, output: type[Output] = Output, **fixed: Any) -> Iterator[KernelType]:
+    def cases(cls, *, output: type[Output] = Output, scores: type[Scoring] = Scoring, **fixed: Any) -> Iterator[KernelType]:
         for form, shape in OUTPUTS[output]:
             yield cls(*shape, **fixed, output=form)
+        if output is Output:
+            yield cls(3, 2, 80, 128, 3, 32, **fixed, scores=Scoring(window=50))
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """What rows of random lengths leave, with NaN where paged_attention writes nothing; of two rows or more the first has a
@@ -161,7 +172,7 @@ class PagedAttentionReduce(KernelType):
         totals = rng.uniform(1.0, self.least, peaks.shape).astype(np.float32)
         sums = (totals[..., None] * rng.normal(size=(*peaks.shape, self.head_dim))).astype(np.float32)
         for row in range(self.rows):
-            count = len(self.split.slices(int(position[row]) + 1))
+            count = self._parts_of(int(position[row]))
             peaks[row, :, count:], totals[row, :, count:], sums[row, :, count:] = np.nan, np.nan, np.nan
         if self.rows > 1:
             peaks[0, :, 0], totals[0, :, 0], sums[0, :, 0] = -np.inf, 0.0, np.nan

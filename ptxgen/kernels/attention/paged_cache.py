@@ -26,7 +26,8 @@ from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import LONGEST
 from ptxgen.kernels.attention.kv_type import KvType, kv_type
-from ptxgen.kernels.shape import MOST_ROWS, require
+from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring
+from ptxgen.kernels.shape import MOST_ROWS, require, require_head_dim
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import U32
 
@@ -57,7 +58,7 @@ class PagedKernel(KernelType):
 
     k_cache, v_cache: kv[pages, kv_heads, page_len, head_dim], kv = f32, f16 or, for q8_0, s8 with k_scales, v_scales:
     f16[pages, kv_heads, page_len, head_dim / 32]; tables: u32[slots, max_len / page_len]; slot, position: u32[rows]. heads is a
-    multiple of kv_heads, head_dim of 32 up to 256, page_len of 32, max_len of page_len.
+    multiple of kv_heads, page_len of 32, max_len of page_len; head_dim: see require_head_dim, for q8_0 a multiple of 32.
     """
 
     family: ClassVar[str] = "attention"
@@ -74,12 +75,16 @@ class PagedKernel(KernelType):
     def __post_init__(self) -> None:
         require(self, "rows", high=MOST_ROWS)
         require(self, "heads", "kv_heads", "pages", "slots")
-        require(self, "head_dim", low=WARP_SIZE, high=256, multiple=WARP_SIZE)
+        require_head_dim(self, self.head_dim)
         require(self, "page_len", low=TILE, high=LONGEST, multiple=TILE)
         require(self, "max_len", low=self.page_len, high=LONGEST, multiple=self.page_len)
         if self.heads % self.kv_heads:
             raise ArgumentError(f"{self.name}: heads must be a multiple of kv_heads ({self.kv_heads}), got {self.heads}")
-        kv_type(self.name, self.kv_type)
+        if self.head_dim % self.kv.together:
+            raise ArgumentError(
+                f"{self.name}: a cache of {self.kv_type} needs a head_dim that is a multiple of {self.kv.together}, got "
+                f"{self.head_dim}"
+            )
 
     @property
     def kv(self) -> KvType:
@@ -90,6 +95,11 @@ class PagedKernel(KernelType):
     def group(self) -> int:
         """Query heads that share a key/value head."""
         return self.heads // self.kv_heads
+
+    @property
+    def scores(self) -> Scoring:
+        """Which positions a row sees, and how."""
+        return PLAIN_SCORES
 
     # Arguments
 
@@ -154,6 +164,7 @@ class PagedKernel(KernelType):
     def seen(self, arguments: Mapping[str, Any], row: int) -> NDArray[np.int64]:
         """As `standing`: the positions that the row sees, none if it is idle."""
         found = self.standing(arguments, row)
+        found = found[self.scores.first(len(found)) :]
         return found if (found[:, 0] < self.pages).all() else found[:0]
 
     def values(self, arguments: Mapping[str, Any], tensor: str, where: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -23,13 +23,16 @@ from ptxgen.kernels.attention.merge import LEAST_SM, Merge, PartArrays, Staged, 
 from ptxgen.kernels.attention.output import Output, OutShape
 from ptxgen.kernels.attention.paged_attention import PagedAttention
 from ptxgen.kernels.attention.paged_cache import PagePlace
+from ptxgen.kernels.attention.scores import Scoring, less, plus
 from ptxgen.kernels.attention.split import HANDED, softmax_part
 from ptxgen.kernels.attention.tiles import Softmax
 from ptxgen.kernels.quantize.f16_split import WINDOW
 from ptxgen.kernels.registry import register
+from ptxgen.target import MAX_STATIC_SHARED, WARP_SIZE
 from ptxgen.types import F32, U32
 
 WINDOWS_OF_A_WARP = 2
+SMALL = 64  # bytes that are shared besides
 
 ONE_PART: dict[str, Any] = {"kv_type": "f32", "splits": 1, "least": 32, "spread": 1, "resident_threads": 32}
 
@@ -38,6 +41,11 @@ OUTPUTS: Mapping[type[Output], tuple[tuple[Output, tuple[int, ...], dict[str, An
         (Output(), (3, 4, 2, 128, 32, 12, 3, 160), {"kv_type": "f16", "splits": 4, "least": 32, "tile": 16, "spread": 2}),
         (Output(), (1, 1, 1, 64, 128, 9, 1, 1152), {"kv_type": "q8_0", "splits": 256, "least": 32}),
         (Output(), (1, 1, 1, 32, 32, 1, 1, 32), ONE_PART),
+        (
+            Output(),
+            (3, 2, 1, 80, 32, 9, 2, 128),
+            {"kv_type": "f32", "splits": 3, "least": 32, "scores": Scoring(50, 5.0, 0.3)},
+        ),
     ),
     Int8PlanesOutput: (
         (Int8PlanesOutput(2), (3, 3, 1, 96, 32, 5, 2, 96), {"kv_type": "f32", "splits": 2, "least": 64}),
@@ -51,7 +59,7 @@ OUTPUTS: Mapping[type[Output], tuple[tuple[Output, tuple[int, ...], dict[str, An
 """What the kernel writes, with samples: the form, rows to max_len, the other fields."""
 
 
-@register(output=OUTPUTS)
+@register(output=OUTPUTS, scores=(Scoring,))
 @dataclass(frozen=True)
 class PagedAttentionLastBlock(PagedAttention):
     """out[r, h] = softmax(q[r, h] K^T / sqrt(head_dim)) V over the positions that row r sees, in one launch.
@@ -78,6 +86,20 @@ class PagedAttentionLastBlock(PagedAttention):
     def out_shape(self) -> OutShape:
         """Of `out`."""
         return OutShape(self.rows, self.heads, self.head_dim)
+
+    @property
+    def blocks(self) -> int:
+        """As there, or more: a block has the results of its heads in shared memory, too."""
+        blocks = super().blocks
+        while blocks < self.group and not self._fits(-(-self.group // blocks)):
+            blocks += 1
+        return blocks
+
+    def _fits(self, heads: int) -> bool:
+        """Whether queries, sums of warps and results of so many heads, and factors of parts, have room: GroupTiles, Merge."""
+        floats = heads * (self.head_dim * (self.warps + 2) + 2 * self.warps + 1)
+        factors = self.warps * -(-self.splits // WARP_SIZE) * WARP_SIZE
+        return F32.bytes * (floats + factors) + SMALL <= MAX_STATIC_SHARED
 
     @property
     def windows(self) -> int:
@@ -111,11 +133,13 @@ class PagedAttentionLastBlock(PagedAttention):
     def emit(self, k: KernelBuilder) -> None:
         row, kv_head, spread = k.ctaid.y, k.ctaid.x // self.blocks, self.launch().grid[2]
         place = self.own_place(k, row)
-        size = k.max(self.split.device_size(place.length), 1)
-        count = k.shuffle((place.length + (size - 1)) // size, 0)  # so the assembler knows that warps stay together
+        from_tile = self.scores.device_tile(k, place.length)
+        dealt_out = less(place.length, from_tile)
+        size = k.max(self.split.device_size(dealt_out), 1)
+        count = k.shuffle((dealt_out + (size - 1)) // size, 0)  # so the assembler knows that warps stay together
         several, is_mine = count > 1, k.variable(1, U32)
         staged = Staged.of(k, self.tiles.heads, self.head_dim)
-        begin = k.ctaid.z * size
+        begin = plus(k.ctaid.z * size, from_tile)
         end = self.start(k, place, begin, size)
         with k.when(k.ctaid.z < k.max(count, 1)):
             first, heads = self.own_heads(k, kv_head)
@@ -204,8 +228,8 @@ class PagedAttentionLastBlock(PagedAttention):
             where = self.seen(arguments, row)
             if len(where):
                 scores, values = self.exact(arguments, row, where)
-                size = self.split.size(len(where))
-                bound[row] = merged_bound(self.tiles, size, scores, self.errors(arguments, row, where), values)
+                size, hidden = self.split.size(len(where) + self.scores.hidden), self.scores.hidden
+                bound[row] = merged_bound(self.tiles, size, scores, self.errors(arguments, row, where), values, hidden)
         return {"out": bound, **self.output.bounds(self.out_shape, out, bound), **held, "counters": 0.0}
 
     def _lone(self, arguments: Mapping[str, Any]) -> list[int]:
@@ -214,7 +238,7 @@ class PagedAttentionLastBlock(PagedAttention):
 
     def work(self, length: int | None = None) -> Work:
         """As PagedAttention.work."""
-        parts, length = super().work(length), positions(self, self.max_len, length)
+        parts, length = super().work(length), self.scores.seen(positions(self, self.max_len, length))
         handed = self.heads * len(self.split.slices(length)) * (self.head_dim + 2)
         if len(self.split.slices(length)) == 1:
             handed = -handed
@@ -222,7 +246,7 @@ class PagedAttentionLastBlock(PagedAttention):
         return Work(parts.flops + self.rows * max(2 * handed, 0) + form.flops, parts.bytes + moved + form.bytes)
 
     @classmethod
-    def cases(cls, *, output: type[Output] = Output, **fixed: Any) -> Iterator[KernelType]:
+    def cases(cls, *, output: type[Output] = Output, scores: type[Scoring] = Scoring, **fixed: Any) -> Iterator[KernelType]:
         names = ("rows", "heads", "kv_heads", "head_dim", "page_len", "pages", "slots", "max_len")
         for form, sizes, others in OUTPUTS[output]:
             shape: dict[str, Any] = dict(zip(names, sizes, strict=True))

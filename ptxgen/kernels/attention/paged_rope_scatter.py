@@ -17,6 +17,7 @@ from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
 from ptxgen.dsl.launch_config import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
+from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.kv_type import LARGEST_CODE, SCALED
 from ptxgen.kernels.attention.paged_cache import PagedKernel
 from ptxgen.kernels.attention.rope_scatter import RopeScatter
@@ -53,6 +54,10 @@ class PagedRopeScatter(PagedKernel):
         if self.rotary_dim == 0:
             object.__setattr__(self, "rotary_dim", self.head_dim)
         require(self, "rotary_dim", low=2, high=self.head_dim, multiple=2)
+        if not self._block_heads:
+            raise ArgumentError(
+                f"{self.name}: heads of {self.head_dim} values need a rotary_dim that is a multiple of 4, got {self.rotary_dim}"
+            )
 
     @property
     def name(self) -> str:

@@ -71,7 +71,7 @@ class QuerySource:
     ) -> None:
         """Attend to up to `short` positions with a block a head, to more in parts."""
         allowed, length = attention.length(k)
-        with k.when(length <= short):
+        with k.when(attention.scores.device_seen(k, length) <= short):
             self._attend_to_all(k, attention, Tiles(attention.head_dim, tiles.warps), write, allowed, length)
         with k.otherwise():
             in_parts(length, lambda block: self._stored(k, attention, tiles, block))
@@ -81,7 +81,8 @@ class QuerySource:
     ) -> None:
         with k.when(k.ctaid.x < attention.heads):
             q, keys, values = attention.places(k, tiles.first(k))
-            part = tiles.softmax(k, tiles.row(k, q), keys, values, 0, length, attention.scale)
+            begin = attention.scores.device_first(k, length)
+            part = tiles.softmax(k, tiles.row(k, q), keys, values, begin, length, attention.score)
             write(tiles, tiles.merge(k, part), allowed)
 
     def _stored(
@@ -104,7 +105,7 @@ class QuerySource:
         return arguments
 
     def off(self, attention: AttentionType, given: Mapping[str, Any], length: int) -> NDArray[np.float64] | float:
-        """What scores are off by because of the source, [heads, length], in units of 2^-24."""
+        """What scores are off by because of the source, [heads, seen], in units of 2^-24."""
         return 0.0
 
     def kept(self, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:

@@ -13,13 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Final, NamedTuple
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.mathlib import ROUNDER
-from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
+from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.f16_parts import F16Parts, split
+from ptxgen.kernels.attention.scores import plus
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import B32, F16, F32, U32
 
 QUERIES: Final = 16
@@ -61,11 +65,18 @@ class Running(NamedTuple):
     weighted: list[list[Value]]
 
 
+class StagedArray(NamedTuple):
+    """An array of f16 in shared memory: that of this name, or from `offset` bytes on in it."""
+
+    name: str
+    offset: int = 0
+
+
 @dataclass(frozen=True)
 class StagedRows:
-    """`rows` rows of head_dim values in shared memory, each value as `parts` f16. A chunk of 8 high parts is followed by
-    that of the low ones. A row ends with 16 bytes that nobody uses: an odd number of chunks lets eight rows lie in different
-    banks."""
+    """`rows` rows of head_dim values, a multiple of 32, in shared memory, each value as `parts` f16. A chunk of 8 high parts is
+    followed by that of the low ones. A row ends with 16 bytes that nobody uses: an odd number of chunks lets eight rows lie in
+    different banks."""
 
     head_dim: int
     rows: int
@@ -76,11 +87,16 @@ class StagedRows:
         """f16 numbers from a row to the next."""
         return self.head_dim * self.parts + CHUNK
 
-    def make(self, k: KernelBuilder) -> SharedView:
-        """The array in shared memory."""
-        return k.shared(F16, self.rows, self.stride)
+    @property
+    def bytes(self) -> int:
+        """Of the array."""
+        return F16.bytes * self.rows * self.stride
 
-    def chunk(self, k: KernelBuilder, array: SharedView, row: Value, chunk: Value) -> SharedPart:
+    def make(self, k: KernelBuilder) -> StagedArray:
+        """A new array in shared memory."""
+        return StagedArray(k.shared(F16, self.rows, self.stride).name)
+
+    def chunk(self, k: KernelBuilder, array: StagedArray, row: Value, chunk: Value) -> SharedPart:
         """Where a chunk of 8 values of a row starts: its high parts, and `CHUNK` further its low ones."""
         return _from(k, array, row * self.stride + chunk * (self.parts * CHUNK))
 
@@ -95,39 +111,87 @@ class StagedRows:
 
 @dataclass(frozen=True)
 class QueryTile:
-    """Queries in `parts` f16, and 32 rows of the cache as `staged` says, whose head_dim is a multiple of 32."""
+    """Queries of `head_dim` values in `parts` f16, and 32 rows of the cache as `staged` says, whose rows may be longer: with
+    zeros at the end. `sharing` warps side by side have the same queries, and each an equal part of their values, a multiple of
+    32: a thread has registers for a query and a result of 128 values."""
 
     staged: StagedRows
     parts: int
+    head_dim: int
+    sharing: int = 1
+
+    @property
+    def span(self) -> int:
+        """Values of a row that a warp has."""
+        return self.staged.head_dim // self.sharing
 
     @property
     def blocks(self) -> int:
-        """Blocks of 8 values of a row."""
-        return self.staged.head_dim // CHUNK
+        """Blocks of 8 values of these."""
+        return self.span // CHUNK
+
+    def own(self, k: KernelBuilder, unit: int = 1) -> Value | int:
+        """The warp's first value of a row, in units of so many values."""
+        return 0 if self.sharing == 1 else k.warp % self.sharing * (self.span // unit)
+
+    def inside(self, k: KernelBuilder, first: int) -> Value | bool:
+        """Whether the chunk of 8 values that starts `first` values after the warp's first is one of a head."""
+        if (self.sharing - 1) * self.span + first < self.head_dim:
+            return True
+        return first < self.head_dim and self.sharing > 1 and self.own(k) < self.head_dim - first
 
     def queries(self, k: KernelBuilder, rows: Sequence[GlobalArray], scale: float) -> list[Operand]:
         """The lane's part of its two queries, times `scale`, as the left operands of products over 16 values each; `rows` start
-        at the lane's first value of either, which is 2 (lane mod 4)."""
+        at the lane's first value of either, which is 2 (lane mod 4) after the warp's first."""
         operands = []
-        for first in range(0, self.staged.head_dim, 2 * CHUNK):
-            pairs = [k.load_vector(row[place], 2) for place in (first, first + CHUNK) for row in rows]
+        for first in range(0, self.span, 2 * CHUNK):
+            pairs = [self._pair(k, row, place) for place in (first, first + CHUNK) for row in rows]
             operands.append(_operand([split(k, [x * scale for x in pair], self.parts) for pair in pairs]))
         return operands
 
-    def start(self, k: KernelBuilder) -> Running:
-        """The softmax of no position."""
-        largest, total = ([k.f32(start) for _ in range(2)] for start in (float("-inf"), 0.0))
+    def _pair(self, k: KernelBuilder, row: GlobalArray, place: int) -> Sequence[Value]:
+        inside = self.inside(k, place)
+        if inside is True:
+            return k.load_vector(row[place], 2)
+        pair = [k.variable(0.0, F32) for _ in range(2)]
+        if inside is not False:
+            k.load_where(inside, row[place], pair)
+        return pair
+
+    def start(self, k: KernelBuilder, lowest: float = float("-inf")) -> Running:
+        """The softmax of no position. lowest: less than all scores, and finite where a tile may have none for a query."""
+        largest, total = ([k.f32(start) for _ in range(2)] for start in (lowest, 0.0))
         return Running(largest, total, [[k.f32(0.0) for _ in range(4)] for _ in range(self.blocks)])
 
-    def scores(self, k: KernelBuilder, queries: Sequence[Operand], keys: SharedView) -> list[list[Value]]:
-        """The products of the queries with the rows of the tile, a block for each 8 rows."""
-        place = self.staged.chunk(k, keys, k.lane % 8, k.lane // 8)
+    def scores(self, k: KernelBuilder, queries: Sequence[Operand], keys: StagedArray) -> list[list[Value]]:
+        """The products of the queries with the rows of the tile, a block for each 8 rows; of the warp's values."""
+        place = self.staged.chunk(k, keys, k.lane % 8, plus(k.lane // 8, self.own(k, CHUNK)))
         blocks = [_Sums(k) for _ in range(0, self.staged.rows, 8)]
         for number in range(0, len(queries), 2):
             for row, sums in enumerate(blocks):
                 at = row * 8 * self.staged.stride + number * 2 * CHUNK * self.staged.parts
                 sums.add(queries[number : number + 2], self._right(k, place.at(at)))
         return [list(sums.values) for sums in blocks]
+
+    @property
+    def exchanged(self) -> int:
+        """f32 numbers that a warp leaves in `whole_scores`."""
+        return self.staged.rows // 8 * WARP_SIZE * 4
+
+    def whole_scores(self, k: KernelBuilder, scores: list[list[Value]], exchange: SharedPart) -> list[list[Value]]:
+        """The sums of the `scores` of the warps that share queries, with the same bits in each. exchange: f32[warps,
+        `exchanged`]. All threads must come here, and meet before they come again."""
+        own = exchange.at(k.warp * self.exchanged + k.lane * 4)
+        for number, block in enumerate(scores):
+            k.store(own[number * WARP_SIZE * 4], block)
+        k.barrier()
+        first = exchange.at(k.warp // self.sharing * (self.sharing * self.exchanged) + k.lane * 4)
+        whole = []
+        for number in range(len(scores)):
+            at = number * WARP_SIZE * 4
+            parts = [k.load_vector(first[part * self.exchanged + at], 4) for part in range(self.sharing)]
+            whole.append([reduce(add, values) for values in zip(*parts, strict=True)])
+        return whole
 
     def weigh(self, k: KernelBuilder, running: Running, scores: list[list[Value]]) -> tuple[list[Operand], list[Value]]:
         """Take the scores of a tile into the largest and the total. Returns their weights as left operands over 16 rows each,
@@ -152,10 +216,10 @@ class QueryTile:
         return operands, shrinks
 
     def add(
-        self, k: KernelBuilder, running: Running, weights: Sequence[Operand], shrinks: Sequence[Value], values: SharedView
+        self, k: KernelBuilder, running: Running, weights: Sequence[Operand], shrinks: Sequence[Value], values: StagedArray
     ) -> None:
-        """Add the rows of the tile by their weights to what there is, times `shrinks`."""
-        place = self.staged.chunk(k, values, k.lane, k.u32(0))
+        """Add the warp's values of the rows of the tile by their weights to what there is, times `shrinks`."""
+        place = self.staged.chunk(k, values, k.lane, k.u32(self.own(k, CHUNK)))
         for block, sums_so_far in enumerate(running.weighted):
             sums = _Sums(k)
             sums.add(weights, self._right(k, place.at(block * CHUNK * self.staged.parts), transposed=True))
@@ -219,9 +283,9 @@ def _operand(halves: Sequence[F16Parts]) -> Operand:
     return Operand(tuple(half.high for half in halves), low or None)
 
 
-def _from(k: KernelBuilder, array: SharedView, halves: Value) -> SharedPart:
+def _from(k: KernelBuilder, array: StagedArray, halves: Value) -> SharedPart:
     """The array from a place on that is computed."""
-    return SharedPart(k, k.mad(halves, F16.bytes, k.symbol_address(array.name)), F16)
+    return SharedPart(k, k.mad(halves, F16.bytes, k.symbol_address(array.name)), F16, array.offset)
 
 
 def _sum(values: Sequence[Value]) -> Value:

@@ -25,7 +25,7 @@ from ptxgen.kernels.attention.group_tiles import GroupTiles, Load, Locate
 from ptxgen.kernels.attention.merge import LEAST_SM
 from ptxgen.kernels.attention.newest_tiles import NewestTiles, Rows
 from ptxgen.kernels.attention.query_source import BlockPart, InParts, QuerySource, WriteHead, cached_rows
-from ptxgen.kernels.attention.rope_scatter import CACHES, RopeScatter, can_norm
+from ptxgen.kernels.attention.rope_scatter import CACHES, LARGEST_HEAD, RopeScatter, can_norm
 from ptxgen.kernels.attention.token_heads import BlockToken, TokenHeads
 from ptxgen.kernels.position import position_value
 from ptxgen.target import WARP_SIZE
@@ -56,6 +56,8 @@ class RopeFused(QuerySource):
 
     def require(self, attention: AttentionType) -> None:
         whole = attention.head_dim
+        if whole > LARGEST_HEAD:
+            raise ArgumentError(f"{attention.name} rotates heads of up to {LARGEST_HEAD} values, got {whole}")
         if self.normed and (self.bias or not can_norm(neox=self.neox, head_dim=whole, rotary_dim=whole)):
             raise ArgumentError(
                 f"{attention.name} normalises heads of 64, 128, 192 or 256 values in the style of neox and adds no bias, got "
@@ -90,9 +92,9 @@ class RopeFused(QuerySource):
         length = k.select(allowed, position + 1, 0)
         held = self.token(attention.head_dim, tiles.heads, tiles.warps).room(k)
         registers = self.newest(attention.head_dim, tiles.warps).registers(k)
-        with k.when(length <= short):
+        with k.when(attention.scores.device_seen(k, length) <= short):
             with k.when(allowed & (k.ctaid.x < attention.heads)):
-                self._attend_alone(k, attention, tiles.warps, held, registers, length - 1, allowed, write)
+                self._attend_alone(k, attention, tiles.warps, held, registers, length, allowed, write)
             with k.otherwise():
                 k.wait_for_launch_before()
         with k.otherwise():
@@ -106,22 +108,23 @@ class RopeFused(QuerySource):
         warps: int,
         held: SharedView,
         registers: tuple[Rows, ...],
-        position: Value,
+        length: Value,
         allowed: Value,
         write: WriteHead,
     ) -> None:
         """Write what the block's head attends to, at a position that is in range, as `allowed` says."""
+        position = length - 1
         token, tiles = self.token(attention.head_dim, 1, warps), self.newest(attention.head_dim, warps)
         first, kv_head = tiles.first(k), k.ctaid.x // attention.group
         _, keys, values = attention.places(k, first)
         block = BlockToken(k.ctaid.x, 1, kv_head, position, k.ctaid.x % attention.group == 0)
         share = token.begin(k, block)
-        before = tiles.begin(k, registers, keys, values, position)
+        before = tiles.begin(k, registers, keys, values, position, attention.scores.device_first(k, length))
         k.wait_for_launch_before()
         token.finish(k, block, share, token.fetch(k, share), held)
         k.barrier()
         query, key, value = (token.row(k, held, slot, first) for slot in range(3))
-        part = tiles.softmax_with(k, tiles.row(k, query), before, key, value, attention.scale)
+        part = tiles.softmax_with(k, tiles.row(k, query), before, key, value, attention.score)
         write(tiles, tiles.merge(k, part), allowed)
 
     def _made(
@@ -172,9 +175,9 @@ class RopeFused(QuerySource):
     def off(self, attention: AttentionType, given: Mapping[str, Any], length: int) -> NDArray[np.float64]:
         """Because queries and the last key are. The last value is off, too, where it has a bias: by a unit, as if its weight
         were."""
-        keys = given["k_cache"][:, :length].repeat(attention.group, axis=0)
+        keys = given["k_cache"][:, attention.scores.first(length) : length].repeat(attention.group, axis=0)
         last = given["k_off"].repeat(attention.group, axis=0)
-        scale = UNIT * np.sqrt(attention.head_dim)
+        scale = UNIT / attention.scores.factor(attention.head_dim)
         units: NDArray[np.float64] = np.einsum("hd,hld->hl", given["q_off"], np.abs(keys)) / scale
         units[:, -1] += np.einsum("hd,hd->h", np.abs(given["q"]) + given["q_off"], last) / scale + self.bias
         return units

@@ -66,9 +66,10 @@ def softmax_part(scores: NDArray[Any], values: NDArray[Any]) -> dict[str, NDArra
 
 
 def part_bounds(
-    tiles: GroupTiles, scores: NDArray[Any], errors: NDArray[Any], values: NDArray[Any]
+    tiles: GroupTiles, scores: NDArray[Any], errors: NDArray[Any], values: NDArray[Any], hidden: int = 0
 ) -> dict[str, NDArray[np.float64]]:
-    """How far these may be off by rounding; errors: f64[heads, positions], that of each score in units of 2^-24.
+    """How far these may be off by rounding; errors: f64[heads, positions], that of each score in units of 2^-24. hidden:
+    how many positions a part may have besides, which are not seen.
 
     The weight of a position is a product of exponentials, one for itself, one for each tile after it and one for the merge:
     2 units each and one for the product, and the roundings of their arguments, which add up to the distance of the score
@@ -76,7 +77,7 @@ def part_bounds(
     add a unit for each addition (the weights: one for each tile, 5 of the tree over the lanes and as many at most as there
     are warps). A tenth more covers the second order.
     """
-    rounds = -(-scores.shape[1] // (tiles.tile * tiles.warps))
+    rounds = -(-(scores.shape[1] + hidden) // (tiles.tile * tiles.warps))
     peak, worst = scores.max(axis=1, keepdims=True), errors.max(axis=1, keepdims=True)
     weights = np.exp(scores - peak)
     units = errors + worst + 3 * (rounds + 2) + peak - scores

@@ -20,7 +20,8 @@ from ptxgen.kernels.attention.attention_type import AttentionType, positions
 from ptxgen.kernels.attention.split import HANDED, softmax_part
 from ptxgen.kernels.attention.tiles import Tiles
 from ptxgen.kernels.registry import register
-from ptxgen.target import WARP_SIZE
+from ptxgen.kernels.shape import require
+from ptxgen.target import MAX_GRID, WARP_SIZE
 from ptxgen.types import F32
 
 CHUNK = 128  # positions
@@ -61,6 +62,7 @@ class SplitAttention(AttentionType):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_chunk(self, self.chunk)
+        require(self, "max_len", high=self.chunk * MAX_GRID[1])
 
     @property
     def name(self) -> str:
@@ -91,7 +93,7 @@ class SplitAttention(AttentionType):
         with k.when(begin < length):
             q, keys, values = self.places(k, tiles.first(k))
             stop = k.min(begin + self.chunk, length)
-            part = tiles.softmax(k, tiles.row(k, q), keys, values, begin, stop, self.scale)
+            part = tiles.softmax(k, tiles.row(k, q), keys, values, begin, stop, self.score)
             whole = tiles.merge(k, part)
             for d, value in tiles.added(k, whole.weighted):
                 k.store(k.arg.sums[head, number, d], value)

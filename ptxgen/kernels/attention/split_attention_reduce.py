@@ -22,12 +22,13 @@ from ptxgen.kernels.attention.attention_type import LONGEST, positions
 from ptxgen.kernels.attention.split_attention import CHUNK, partials, require_chunk
 from ptxgen.kernels.attention.tiles import Tiles
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.shape import require
+from ptxgen.kernels.shape import require, require_head_dim
 from ptxgen.target import FULL_WARP, WARP_SIZE
 from ptxgen.types import F32
 
 WARPS = 8
-TOGETHER = 8  # rows that a lane has in flight
+TOGETHER = 8  # rows that are added at a time
+MOST_VALUES = 64  # of these that a lane has in flight
 
 
 @register
@@ -49,7 +50,7 @@ class SplitAttentionReduce(KernelType):
 
     def __post_init__(self) -> None:
         require(self, "heads")
-        require(self, "head_dim", high=256, multiple=WARP_SIZE)
+        require_head_dim(self, self.head_dim)
         require(self, "max_len", high=LONGEST)
         require_chunk(self, self.chunk)
 
@@ -126,7 +127,7 @@ def put_together(
     largest = k.block_max(largest)
 
     total = k.f32(0.0)
-    weighted = [k.f32(0.0) for _ in range(tiles.head_dim // WARP_SIZE)]
+    weighted = [k.f32(0.0) for _ in range(tiles.values)]
     for start in k.strided(k.warp * WARP_SIZE, count, step=WARPS * WARP_SIZE):
         number = start + k.lane
         place = k.min(number, count - 1)
@@ -147,11 +148,14 @@ def _add_rows(
     last = start + count - 1
     for i in k.strided(0, count, step=TOGETHER):
         begin = start + i
-        rows = [tiles.row(k, array.at(k.min(begin + j, last) * tiles.head_dim)) for j in range(TOGETHER)]
-        for j, row in enumerate(rows):
-            share = k.shuffle(factor, i + j)
-            for value, each in zip(row, weighted, strict=True):
-                each @= k.fma(share, value, each)
+        flight = min(TOGETHER, MOST_VALUES // tiles.values)
+        for at in range(0, TOGETHER, flight):
+            numbers = range(at, at + flight)
+            rows = [tiles.row(k, array.at(k.min(begin + j, last) * tiles.head_dim)) for j in numbers]
+            for j, row in zip(numbers, rows, strict=True):
+                share = k.shuffle(factor, i + j)
+                for value, each in zip(row, weighted, strict=True):
+                    each @= k.fma(share, value, each)
 
 
 def softmax_of_parts(peaks: NDArray[Any], totals: NDArray[Any], sums: NDArray[Any]) -> NDArray[np.float64]:

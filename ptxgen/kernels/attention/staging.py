@@ -7,16 +7,17 @@ values are then taken apart in their place, a chunk by one of the threads that s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import SharedPart, SharedView
+from ptxgen.dsl.memory import SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.paged_cache import PagedKernel
-from ptxgen.kernels.attention.query_tile import CHUNK, StagedRows
+from ptxgen.kernels.attention.query_tile import CHUNK, StagedArray, StagedRows
 from ptxgen.target import FULL_WARP
-from ptxgen.types import F16, F32
+from ptxgen.types import F16, F32, U32
 
 COPIED = 16  # bytes of a copy
 
@@ -48,21 +49,25 @@ class Staging:
         """Threads that share a row."""
         return self.threads // self.rows.rows
 
-    def row(self, k: KernelBuilder, page: Value, start: Value, last: Value) -> CacheRow:
+    def row(self, k: KernelBuilder, page: Value, start: Value, first: Value | int, last: Value) -> CacheRow:
         """The thread's row of the tile that starts at position `start` and lies in `page`. A position past the last is the last
-        again: it must be memory that somebody wrote."""
-        return CacheRow(page, k.min(start + k.tid.x // self.sharers, last) % self.kernel.page_len)
+        again, one before the first that, unless that is 0: it must be memory that somebody wrote."""
+        position = k.min(start + k.tid.x // self.sharers, last)
+        if not isinstance(first, int):
+            position = k.max(position, first)
+        return CacheRow(page, position % self.kernel.page_len)
 
-    def begin(self, k: KernelBuilder, tensor: str, array: SharedView, row: CacheRow) -> None:
+    def begin(self, k: KernelBuilder, tensor: str, array: StagedArray, row: CacheRow) -> None:
         """Start to bring the thread's chunks of a tile of `tensor` (`k` or `v`)."""
         if self.copies:
             self._copy(k, tensor, array, row)
             return
         source = self.kernel.cached(k, tensor, row.page, k.ctaid.x, row.place, k.tid.x % self.sharers * CHUNK)
         for at, target in zip(self._chunks(), self._targets(k, array), strict=True):
-            self.rows.store(k, target, self.kernel.kv.load(k, source, at, CHUNK))
+            with self._inside(k, at, CHUNK):
+                self.rows.store(k, target, self.kernel.kv.load(k, source, at, CHUNK))
 
-    def _copy(self, k: KernelBuilder, tensor: str, array: SharedView, row: CacheRow) -> None:
+    def _copy(self, k: KernelBuilder, tensor: str, array: StagedArray, row: CacheRow) -> None:
         """Start to copy the thread's pieces of its row: value v of it goes to half v * parts."""
         (part,) = self.kernel.kv.parts
         piece = COPIED // part.dtype.bytes
@@ -70,9 +75,26 @@ class Staging:
         (source,) = self.kernel.cached(k, tensor, row.page, k.ctaid.x, row.place, first)
         target = self.rows.chunk(k, array, k.tid.x // self.sharers, k.u32(0)).at(first * self.rows.parts)
         for at in range(0, self.rows.head_dim, self.sharers * piece):
-            k.cp_async(target[at * self.rows.parts].address, source[at].address, COPIED, cache="cg")
+            with self._inside(k, at, piece):
+                k.cp_async(target[at * self.rows.parts].address, source[at].address, COPIED, cache="cg")
 
-    def finish(self, k: KernelBuilder, array: SharedView) -> None:
+    def _inside(self, k: KernelBuilder, at: int, piece: int) -> AbstractContextManager[Any]:
+        """The threads whose piece of a row, `at` values after their first, is inside the cache's row."""
+        rest = self.kernel.head_dim - at
+        return nullcontext() if rest >= self.sharers * piece else k.when(k.tid.x % self.sharers * piece < max(rest, 0))
+
+    def clear(self, k: KernelBuilder, *arrays: StagedArray) -> None:
+        """Zeros where rows are longer than those of the cache. All threads must come here."""
+        chunks = (self.rows.head_dim - self.kernel.head_dim) // CHUNK * self.rows.parts
+        if not chunks:
+            return
+        for array in arrays:
+            for number in k.strided(k.tid.x, self.rows.rows * chunks, step=self.threads):
+                first = self.rows.chunk(k, array, number // chunks, k.u32(self.kernel.head_dim // CHUNK))
+                k.store(replace(first.at(number % chunks * CHUNK), dtype=U32)[0], [k.u32(0)] * 4)
+        k.barrier()
+
+    def finish(self, k: KernelBuilder, array: StagedArray) -> None:
         """Wait for what the thread has begun, and take it apart. After the next barrier the tile is whole."""
         if not self.copies:
             return
@@ -87,7 +109,7 @@ class Staging:
         """Where the thread's chunks start, from its first on."""
         return range(0, self.rows.head_dim, self.sharers * CHUNK)
 
-    def _targets(self, k: KernelBuilder, array: SharedView) -> list[SharedPart]:
+    def _targets(self, k: KernelBuilder, array: StagedArray) -> list[SharedPart]:
         """Where they go."""
         first = self.rows.chunk(k, array, k.tid.x // self.sharers, k.tid.x % self.sharers)
         return [first.at(at * self.rows.parts) for at in self._chunks()]

@@ -8,7 +8,7 @@ in the order of the warps, so that the bits depend on nothing but the inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
+from ptxgen.kernels.attention.scores import Score
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
@@ -32,20 +33,31 @@ class Softmax(NamedTuple):
 
 @dataclass(frozen=True)
 class Tiles:
-    """The layout: rows of `head_dim` values (a multiple of 32 up to 256) and `warps` (a power of two) that share them."""
+    """The layout: rows of `head_dim` values (see require_head_dim) and `warps` (a power of two) that share them. Where head_dim
+    is no multiple of 32, lanes have zeros for the values past the end of a row."""
 
     head_dim: int
     warps: int
 
     @property
+    def padded(self) -> int:
+        """Values of a row that the lanes have room for."""
+        return padded(self.head_dim)
+
+    @property
+    def values(self) -> int:
+        """Values of a row that a lane has."""
+        return self.padded // WARP_SIZE
+
+    @property
     def width(self) -> int:
-        """Values of one load of a lane; a lane makes head_dim / 32 / width of them for a row."""
-        return gcd(self.head_dim // WARP_SIZE, 4)
+        """Values of one load of a lane."""
+        return gcd(self.values, 4)
 
     @property
     def rows(self) -> int:
         """Rows of a tile that are read together: a power of two, so that a lane has at most 64 values in flight."""
-        return 16 if self.head_dim <= 128 else 8
+        return 16 if self.padded <= 128 else 8 if self.padded <= 256 else 4
 
     @property
     def rounds(self) -> int:
@@ -56,12 +68,18 @@ class Tiles:
         """The lane's place in the first load of a row."""
         return k.lane * self.width
 
+    @property
+    def places(self) -> range:
+        """Where the loads of a lane are in a row, from its first place on."""
+        return range(0, self.padded, WARP_SIZE * self.width)
+
+    def inside(self, k: KernelBuilder, place: int) -> Value | None:
+        """Whether the lane's load at a place is inside the row; None where each lane's is."""
+        return None if place + WARP_SIZE * self.width <= self.head_dim else self.first(k) < self.head_dim - place
+
     def row(self, k: KernelBuilder, array: GlobalArray | SharedPart) -> list[Value]:
-        """The lane's head_dim / 32 values of a row; `array` starts at its first."""
-        values: list[Value] = []
-        for place in range(0, self.head_dim, WARP_SIZE * self.width):
-            values += k.load_vector(array[place], self.width) if self.width > 1 else [k.load(array[place])]
-        return values
+        """The lane's values of a row; `array` starts at its first."""
+        return [value for place in self.places for value in load_inside(k, array, place, self.width, self.inside(k, place))]
 
     def softmax(
         self,
@@ -71,7 +89,7 @@ class Tiles:
         values: GlobalArray,
         begin: Value | int,
         stop: Value,
-        scale: float,
+        score_of: Score,
     ) -> Softmax:
         """The warp's part of the positions from `begin` to `stop`, in which `total` is one lane's share. `keys` and `values`
         start at the lane's place in row 0."""
@@ -87,7 +105,7 @@ class Tiles:
             score = k.f32(float("-inf"))
             for turn in self._turns(k):
                 dots = [dot(k, query, row) for row in self.rows_of(k, keys, start, turn, last)]
-                score @= k.select(round_of_lane == turn, transposed_sum(k, dots) * scale, score)
+                score @= k.select(round_of_lane == turn, score_of(k, transposed_sum(k, dots)), score)
             weight = self.weigh(k, part, k.select(start + place < stop, score, float("-inf")))
             for turn in self._turns(k):
                 self.add_rows(k, part, weight, turn, self.rows_of(k, values, start, turn, last))
@@ -99,7 +117,7 @@ class Tiles:
 
     def nothing(self, k: KernelBuilder) -> Softmax:
         """The softmax of no position."""
-        return Softmax(k.f32(float("-inf")), k.f32(0.0), [k.f32(0.0) for _ in range(self.head_dim // WARP_SIZE)])
+        return Softmax(k.f32(float("-inf")), k.f32(0.0), [k.f32(0.0) for _ in range(self.values)])
 
     def place(self, k: KernelBuilder) -> tuple[Value, Value]:
         """The position that the lane stands for, from the first of a tile on, and the round that has it."""
@@ -153,7 +171,7 @@ class Tiles:
     def added(self, k: KernelBuilder, weighted: list[Value], allowed: Value | None = None) -> Iterator[tuple[Value, Value]]:
         """The sum over the warps of a row of which each lane holds its values: for each d < head_dim, d and the sum, in the
         thread that has it to write, where `allowed` holds. All threads must come here."""
-        sums = k.shared(F32, self.warps, self.head_dim)
+        sums = k.shared(F32, self.warps, self.padded)
         for i, each in enumerate(weighted):
             load, place = divmod(i, self.width)
             k.store(sums[k.warp, k.lane * self.width + (load * WARP_SIZE * self.width + place)], each)
@@ -166,6 +184,24 @@ class Tiles:
                 for warp in range(1, self.warps):
                     whole = whole + k.load(sums[warp, d])
                 yield d, whole
+
+
+def padded(head_dim: int) -> int:
+    """The values that 32 lanes have room for with loads of 2 or 4 values, where head_dim is no multiple of 32."""
+    if head_dim % WARP_SIZE == 0:
+        return head_dim
+    return 2 * WARP_SIZE if head_dim <= 2 * WARP_SIZE else -(-head_dim // (4 * WARP_SIZE)) * 4 * WARP_SIZE
+
+
+def load_inside(
+    k: KernelBuilder, array: GlobalArray | SharedPart, place: int, width: int, inside: Value | None
+) -> Sequence[Value]:
+    """The `width` values of a load, zeros where it is not inside the row."""
+    if inside is None:
+        return k.load_vector(array[place], width) if width > 1 else [k.load(array[place])]
+    values = [k.variable(0.0, F32) for _ in range(width)]
+    k.load_where(inside, array[place], values)
+    return values
 
 
 def transposed_sum(k: KernelBuilder, values: list[Value], width: int = WARP_SIZE) -> Value:

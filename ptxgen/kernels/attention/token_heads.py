@@ -147,7 +147,7 @@ class TokenHeads:
         made = [(k.variable(a, F32), k.variable(b, F32)) for a, b in pairs]
         with k.when(share.slot <= self.key):
             if self.normed:
-                values = list(normed(k, _in_order(pairs), _in_order(share.factors)))
+                values = list(normed(k, _in_order(pairs), _in_order(share.factors), self.head_dim))
                 pairs = list(zip(values[: len(pairs)], values[len(pairs) :], strict=True))
             for pair, (cosine, sine), (a, b) in zip(pairs, share.angles, made, strict=True):
                 first, second = turned(k, pair, cosine, sine)

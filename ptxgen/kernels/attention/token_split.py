@@ -26,6 +26,7 @@ from ptxgen.kernels.attention.group_tiles import GroupTiles
 from ptxgen.kernels.attention.merge import Merge, PartArrays, Staged, merged_bound
 from ptxgen.kernels.attention.output import Output, OutShape, Result
 from ptxgen.kernels.attention.query_source import BlockPart, QuerySource, Sources
+from ptxgen.kernels.attention.scores import plus
 from ptxgen.kernels.attention.split import (
     HANDED,
     MOST_SPLITS,
@@ -77,11 +78,12 @@ class OneBlock(KernelPart):
         q, keys, values = attention.places(k, tiles.first(k))
         query = tiles.row(k, q)
         allowed, length = attention.length(k)
-        part = tiles.softmax(k, query, keys, values, 0, length, attention.scale)
+        begin = attention.scores.device_first(k, length)
+        part = tiles.softmax(k, query, keys, values, begin, length, attention.score)
         write_head(k, attention, output, tiles, tiles.merge(k, part), allowed)
 
-    def is_long(self, length: int) -> bool:
-        """Whether so many positions are dealt out to several blocks."""
+    def is_long(self, seen: int) -> bool:
+        """Whether so many positions that are seen are dealt out to several blocks."""
         return False
 
     def left(self, attention: AttentionType, given: Mapping[str, Any], length: int) -> dict[str, NDArray[Any]]:
@@ -106,7 +108,7 @@ class OneBlock(KernelPart):
         order.
         """
         scores, values = attention.exact(given, length)
-        weights, tiles = softmax(scores), -(-length // (self.warps * WARP_SIZE))
+        weights, tiles = softmax(scores), -(-scores.shape[1] // (self.warps * WARP_SIZE))
         units = attention.score_units(given, length) + off + 3 * (tiles + 2) + scores.max(axis=1, keepdims=True) - scores
         above = np.einsum("hl,hld->hd", weights * (units + WARP_SIZE * tiles + self.warps), np.abs(values))
         below = np.sum(weights * (units + tiles + 10), axis=1, keepdims=True) * np.abs(np.einsum("hl,hld->hd", weights, values))
@@ -200,8 +202,9 @@ class LastBlock(OneBlock):
             write_head(k, attention, output, tiles, whole, allowed)
 
         def in_parts(length: Value, sources: Sources) -> None:
-            size = self.split.device_size(length)
-            part, count = k.ctaid.x // self.groups(attention), (length + (size - 1)) // size
+            seen = attention.scores.device_seen(k, length)
+            size = self.split.device_size(seen)
+            part, count = k.ctaid.x // self.groups(attention), (seen + (size - 1)) // size
             with k.when(part < count):
                 tiles, blocks = self.tiles(attention), self.blocks(attention.group, attention.head_dim)
                 own = k.ctaid.x % self.groups(attention)
@@ -218,9 +221,10 @@ class LastBlock(OneBlock):
         """Leave the part, of up to `size` positions; if that was the last of these heads, write what they attend to."""
         tiles, head_dim = self.tiles(attention), attention.head_dim
         own, _, first, heads, part, count, length = block
-        stop = k.shuffle(k.min(part * size + size, length), 0)
+        seen_from = attention.scores.device_first(k, length)
+        stop = k.shuffle(k.min(plus(part * size + size, seen_from), length), 0)
         queries, locate = sources(block)
-        found = tiles.softmax(k, queries, locate, part * size, stop, attention.scale)
+        found = tiles.softmax(k, queries, locate, plus(part * size, seen_from), stop, attention.score)
         merged, weighted = tiles.merge(k, found)
         for head, d, value in tiles.added(k, weighted):
             with k.when(head < heads):
@@ -241,14 +245,15 @@ class LastBlock(OneBlock):
 
             output.write_runs(k, shape, 0, first, tiles.heads * head_dim, runs, store)
 
-    def is_long(self, length: int) -> bool:
-        return length > self.short
+    def is_long(self, seen: int) -> bool:
+        return seen > self.short
 
     def left(self, attention: AttentionType, given: Mapping[str, Any], length: int) -> dict[str, NDArray[Any]]:
         handed = {name: given[name].astype(np.float64) for name in HANDED}
-        if self.is_long(length):
+        seen = attention.scores.seen(length)
+        if self.is_long(seen):
             scores, values = attention.exact(given, length)
-            for number, at in enumerate(self.split.slices(length)):
+            for number, at in enumerate(self.split.slices(seen)):
                 for name, exact in softmax_part(scores[:, at], values[:, at]).items():
                     handed[name][:, number] = exact
         return {**handed, "counters": np.zeros_like(given["counters"])}
@@ -258,27 +263,30 @@ class LastBlock(OneBlock):
     ) -> dict[str, Any]:
         """See `part_bounds`."""
         handed = {name: np.zeros(given[name].shape) for name in HANDED}
-        if self.is_long(length):
+        seen = attention.scores.seen(length)
+        if self.is_long(seen):
             scores, values = attention.exact(given, length)
             tiles, errors = self.tiles(attention), self._errors(attention, given, length) + off
-            for number, at in enumerate(self.split.slices(length)):
+            for number, at in enumerate(self.split.slices(seen)):
                 for name, bound in part_bounds(tiles, scores[:, at], errors[:, at], values[:, at]).items():
                     handed[name][:, number] = bound
         return {**handed, "counters": 0.0}
 
     def _errors(self, attention: AttentionType, given: Mapping[str, Any], length: int) -> NDArray[np.float64]:
-        """What scores of a long sequence may be off by, [heads, length], in units of 2^-24."""
-        return self.tiles(attention).score_units * attention.exact(given, length, magnitude=True)[0]
+        """What scores of a long sequence may be off by, [heads, seen], in units of 2^-24."""
+        sizes = attention.exact(given, length, magnitude=True)[0]
+        return self.tiles(attention).score_units * sizes + attention.scores.cap_units
 
     def bound(
         self, attention: AttentionType, given: Mapping[str, Any], length: int, off: NDArray[np.float64] | float
     ) -> NDArray[np.float64]:
         """That of OneBlock; of a long sequence see `merged_bound`."""
-        if not self.is_long(length):
+        seen = attention.scores.seen(length)
+        if not self.is_long(seen):
             return super().bound(attention, given, length, off)
         scores, values = attention.exact(given, length)
         errors = self._errors(attention, given, length) + off
-        return merged_bound(self.tiles(attention), self.split.size(length), scores, errors, values)
+        return merged_bound(self.tiles(attention), self.split.size(seen), scores, errors, values)
 
     def unwritten(self, attention: AttentionType) -> dict[str, NDArray[Any]]:
         arrays = {name: array for name, array in self.arrays(attention).items() if isinstance(array, Array)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import with_outlier
 from ptxgen.kernels.norm.rmsnorm import rms_bound, rms_normalised
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.shape import require
+from ptxgen.kernels.shape import require, require_head_dim
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
@@ -27,17 +28,29 @@ from ptxgen.types import F32
 def normalised(k: KernelBuilder, x: GlobalArray, gamma: GlobalArray, head_dim: int) -> Iterator[Value]:
     """The lane's values of a head, every 32nd from the first of x on, times the same of gamma and by the root of the head's
     mean square plus the argument eps. The whole warp must come here."""
-    places = range(0, head_dim, WARP_SIZE)
-    values = [k.load(x[place]) for place in places]
-    return normed(k, values, [k.load(gamma[place]) for place in places])
+    return normed(k, head_values(k, x, head_dim), head_values(k, gamma, head_dim), head_dim)
 
 
-def normed(k: KernelBuilder, values: list[Value], gammas: list[Value]) -> Iterator[Value]:
-    """The same of values and gammas that were loaded before."""
+def head_values(k: KernelBuilder, array: GlobalArray, head_dim: int) -> list[Value]:
+    """The lane's values of a head, every 32nd from the first of the array on, zeros past the end of the head."""
+    return [_element(k, array, place, head_dim) for place in range(0, head_dim, WARP_SIZE)]
+
+
+def _element(k: KernelBuilder, array: GlobalArray, place: int, head_dim: int) -> Value:
+    """The lane's value at a place, 0 past the end of the head."""
+    if place + WARP_SIZE <= head_dim:
+        return k.load(array[place])
+    value = k.variable(0.0, F32)
+    k.load_where(k.lane < head_dim - place, array[place], [value])
+    return value
+
+
+def normed(k: KernelBuilder, values: list[Value], gammas: list[Value], head_dim: int) -> Iterator[Value]:
+    """The same of values and gammas that were loaded before, zeros past the end of the head."""
     total = k.f32(0.0)
     for value in values:
         total @= k.fma(value, value, total)
-    scale = mathlib.rsqrt(k, k.warp_sum(total) / float(len(values) * WARP_SIZE) + k.arg.eps)
+    scale = mathlib.rsqrt(k, k.warp_sum(total) / float(head_dim) + k.arg.eps)
     for value, factor in zip(values, gammas, strict=True):
         yield value * scale * factor
 
@@ -48,7 +61,7 @@ class PerHeadRmsNorm(KernelType):
     """x = gamma * x / sqrt(mean(x^2) + eps) for each head, in place.
 
     x: f32[heads, head_dim], of one token or, one after the other, of several; gamma: f32[head_dim], the same for every head;
-    eps: f32 scalar. head_dim is a multiple of 32 up to 256.
+    eps: f32 scalar. head_dim: 32, a multiple of 8 from 40 to 256, or 512.
     """
 
     family: ClassVar[str] = "norm"
@@ -58,7 +71,7 @@ class PerHeadRmsNorm(KernelType):
 
     def __post_init__(self) -> None:
         require(self, "heads")
-        require(self, "head_dim", high=256, multiple=WARP_SIZE)
+        require_head_dim(self, self.head_dim)
 
     def signature(self) -> Signature:
         return {
@@ -73,14 +86,16 @@ class PerHeadRmsNorm(KernelType):
     def emit(self, k: KernelBuilder) -> None:
         x = k.arg.x.at(k.ctaid.x, k.lane)
         for number, value in enumerate(normalised(k, x, k.arg.gamma.at(k.lane), self.head_dim)):
-            k.store(x[number * WARP_SIZE], value)
+            rest = self.head_dim - number * WARP_SIZE
+            with nullcontext() if rest >= WARP_SIZE else k.when(k.lane < rest):
+                k.store(x[number * WARP_SIZE], value)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         x, gamma = arguments["x"].astype(np.float64), arguments["gamma"].astype(np.float64)
         return {"x": rms_normalised(x, gamma, float(arguments["eps"]))}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        return {"x": rms_bound(self.reference(**arguments)["x"], chain=self.head_dim // WARP_SIZE, tree=5)}
+        return {"x": rms_bound(self.reference(**arguments)["x"], chain=-(-self.head_dim // WARP_SIZE), tree=5)}
 
     def work(self) -> Work:
         values = self.heads * self.head_dim
@@ -93,6 +108,7 @@ class PerHeadRmsNorm(KernelType):
         yield cls(heads=1, head_dim=256)
         yield cls(heads=5, head_dim=96)
         yield cls(heads=3, head_dim=32)
+        yield cls(heads=3, head_dim=72)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {

@@ -28,6 +28,7 @@ POINTERS = "ld.param.u64 %rd1, [p0];\nld.param.u64 %rd2, [p1];\nmov.u32 %r1, %ti
 
 def facts(body: str) -> BeforeWait:
     text = ptx(f"{POINTERS}\n{body}", "u64", "u64", shared=".shared .align 16 .b8 s[64];")
+    text = text.replace(".visible", ".global .u32 table[2] = {1, 2};\n.global .u32 empty[2];\n.visible", 1)
     return before_wait(text, "k", {"p0": update(U32, 4), "p1": update(U32, 4)})
 
 
@@ -53,6 +54,12 @@ def names(*of: str) -> frozenset[str]:
         (f"@%p1 {WAIT}\nst.global.u32 [%rd1], 1;", BeforeWait(writes=names("p0"))),  # of some threads only
         ("add.u64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], 1;", BeforeWait(writes=names("p0", "p1"))),
         ("ld.global.u64 %rd3, [%rd1];\nst.global.u32 [%rd3], 1;", BeforeWait(reads=names("p0"), anywhere=True)),
+        ("mov.u64 %rd3, table;\nld.global.nc.u32 %r2, [%rd3];", BeforeWait()),  # nothing writes it
+        (
+            "mov.u64 %rd3, table;\nld.global.u32 %r2, [%rd3];\nst.global.u32 [%rd3], 1;",
+            BeforeWait(reads=names("table"), writes=names("table")),
+        ),
+        ("mov.u64 %rd3, empty;\nld.global.u32 %r2, [%rd3];", BeforeWait(reads=names("empty"))),
         ("@%p1 ret;", BeforeWait(waits=False)),
         (FREE, BeforeWait(next_starts=NextStarts.BEFORE_THE_WAIT)),
     ],

@@ -19,12 +19,17 @@ SHAPE: dict[str, Any] = {"rows": 1, "heads": 2, "head_dim": 32, "max_len": 64}
 
 def test_the_fields_of_a_part_are_parameters_of_the_kernel() -> None:
     entry = find(NAME)
-    assert list(entry.parameters) == [*SHAPE, "splits", "least", "digits"]
+    assert list(entry.parameters) == [*SHAPE, "splits", "least", "digits", "window", "softcap", "scale"]
     kernel = entry.make(**SHAPE, digits=2)
     assert kernel == PagedAttentionReduce(**SHAPE, output=Int8PlanesOutput(2))
     assert kernel.parameters() == {**SHAPE, "splits": 64, "least": 128, "digits": 2}
     assert with_parameters(kernel, heads=4, digits=3) == entry.make(**{**SHAPE, "heads": 4}, digits=3)
     assert parse_shape(entry, ["digits=3", "rows=2"]) == {"digits": 3, "rows": 2}
+
+
+def test_a_number_that_may_be_none_is_read_as_a_number() -> None:
+    assert parse_shape(find("incremental_attention"), ["window=512", "scale=0.25"]) == {"window": 512, "scale": 0.25}
+    assert parse_shape(find("batched_rope"), ["m=3"]) == {"m": 3}
 
 
 def test_a_missing_or_impossible_field_of_a_part_is_named_with_the_kernel() -> None:

@@ -23,7 +23,7 @@ from ptxgen.types import F32
 from tests.ptxgen.kernels.checking import check, run
 from tests.ptxgen.kernels.running import assert_matches_reference, emulate
 
-SHAPE = {"heads": 4, "kv_heads": 2, "head_dim": 32, "page_len": 32, "pages": 6, "slots": 2, "max_len": 96}
+SHAPE: dict[str, Any] = {"heads": 4, "kv_heads": 2, "head_dim": 32, "page_len": 32, "pages": 6, "slots": 2, "max_len": 96}
 KERNEL = FlashAttention(rows=40, tiles=5, kv_type="f16", **SHAPE)
 NOWHERE = 2**32 - 1
 UNTOUCHED = 7.5
@@ -163,7 +163,13 @@ def test_the_power_of_two_is_within_1_5_units() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"head_dim": 160}, "head_dim must be a multiple of 32, 32..128, got 160"),
+        ({"head_dim": 36}, "head_dim must be 32, 512 or a multiple of 8, 40..256, got 36"),
+        (
+            {"head_dim": 512, "kv_type": "f32"},
+            "keys, values and scores of a tile would take 148480 bytes of shared memory, and 101376 are allowed; choose a "
+            "smaller one of head_dim=512",
+        ),
+        ({"head_dim": 256, "heads": 130}, "at most 64 heads may share a key/value head, got 65"),
         ({"heads": 130}, "at most 64 heads may share a key/value head, got 65"),
         ({"parts": 3}, r"parts must be one of \(1, 2\), got 3"),
         ({"most_warps": 2}, r"most_warps must be one of \(4, 8\), got 2"),

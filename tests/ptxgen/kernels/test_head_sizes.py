@@ -1,0 +1,80 @@
+"""Heads whose size is no multiple of a warp's lanes, and large ones, in every kernel that has heads; caches of any length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
+from ptxgen.kernels.attention.flash_attention import FlashAttention
+from ptxgen.kernels.attention.group_tiles import GroupTiles
+from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
+from ptxgen.kernels.attention.paged_attention import PagedAttention
+from ptxgen.kernels.attention.paged_last_block import PagedAttentionLastBlock
+from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
+from ptxgen.kernels.attention.rope_source import RopeFused
+from ptxgen.kernels.attention.tiles import Tiles
+from ptxgen.kernels.attention.token_split import LastBlock
+from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
+from ptxgen.toolchain.module import emit
+from tests.ptxgen.kernels.checking import check
+
+SIZES = (32, *range(40, 257, 8), 512)
+PAGES: dict[str, Any] = {"page_len": 32, "pages": 3, "slots": 1, "max_len": 96}
+LAST = LastBlock(2, 32, 32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        ContiguousAttention(True, 1, 1, 40, 40, split=LAST, source=RopeFused(False, bias=True)),
+        ContiguousAttention(True, 1, 1, 136, 40, split=LAST, source=RopeFused(True)),
+        ContiguousAttention(True, 1, 1, 512, 40, output=Int8PlanesOutput(2)),
+        ContiguousAttention(True, 1, 1, 512, 70, split=LAST),
+        PagedAttentionLastBlock(1, 1, 1, 512, **PAGES, kv_type="q8_0", splits=2, least=32),
+        PagedAttentionLastBlock(1, 1, 1, 120, **PAGES, kv_type="f16", splits=2, least=32),
+        FlashAttention(5, 1, 1, 136, **PAGES, tiles=1, kv_type="f32"),
+        FlashAttention(5, 1, 1, 256, **PAGES, tiles=1, kv_type="q8_0"),
+        FlashAttention(5, 1, 1, 512, **PAGES, tiles=1, kv_type="f16"),
+        PagedRopeScatter(2, 4, 1, 80, **PAGES, kv_type="f16", neox=True, bias=False, rotary_dim=32),
+        PagedRopeScatter(2, 2, 1, 512, **PAGES, kv_type="q8_0", neox=False, bias=False),
+        PerHeadRmsNorm(2, 512),
+    ],
+    ids=str,
+)
+def test_a_head_of_any_size_is_right(kernel: KernelType) -> None:
+    check(kernel, kernel.inputs(np.random.default_rng(8)))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_lanes_have_every_value_of_a_head_once(size: int) -> None:
+    tiles, group = Tiles(size, 1), GroupTiles(size, 1, 8)
+    assert {place + lane * tiles.width + i for place in tiles.places for lane in range(32) for i in range(tiles.width)} >= set(
+        range(size)
+    )
+    assert tiles.padded - size < 32 * tiles.width
+    values = [p + lane * group.width + i for p in group.places() for lane in range(group.lanes) for i in range(group.width)]
+    assert sorted(values) == list(range(size))
+    assert tiles.rows * tiles.values <= 64 >= group.flight * group.values
+
+
+@pytest.mark.parametrize("head_dim", [40, 136])
+def test_int8_planes_of_heads_that_share_a_block_are_refused(head_dim: int) -> None:
+    with pytest.raises(ArgumentError, match=f"quantises heads whose head_dim is a multiple of 32, got {head_dim}"):
+        ContiguousAttention(True, 2, 1, head_dim, 70, output=Int8PlanesOutput(2))
+
+
+@pytest.mark.slow
+def test_a_cache_may_have_more_bytes_than_32_bits_count() -> None:
+    """Of 8 key/value heads of 128 values and 1,048,576 positions, 4 GiB for each of keys and values."""
+    kernels = (
+        ContiguousAttention(True, 32, 8, 128, 1 << 20, split=LastBlock()),
+        PagedAttention(1, 32, 8, 128, page_len=128, pages=1 << 13, slots=1, max_len=1 << 20, kv_type="f32"),
+    )
+    for kernel in kernels:
+        assert "mad.wide.u32" in emit(kernel).text
