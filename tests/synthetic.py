@@ -39,6 +39,19 @@ _SCALES: Final[dict[GGMLQuantizationType, tuple[int, float, tuple[int, float] | 
     Q.IQ4_XS: (0, 1246.0, None),
 }
 FORMATS: Final = (Q.F32, Q.F16, Q.BF16, *_SCALES, Q.MXFP4)
+"""Those of which there is a variant of a whole model."""
+
+_OTHER_SCALES: Final[dict[GGMLQuantizationType, tuple[int, float, None]]] = {
+    Q.IQ3_XXS: (0, 142.0, None),
+    Q.IQ3_S: (0, 140.0, None),
+    Q.IQ2_XXS: (0, 53.1, None),
+    Q.IQ2_XS: (0, 55.7, None),
+    Q.IQ2_S: (0, 56.5, None),
+    Q.IQ1_S: (0, 7.21, None),
+    Q.TQ1_0: (52, 0.817, None),
+    Q.TQ2_0: (64, 1.22, None),
+    Q.Q1_0: (0, 1.0, None),
+}
 
 # The std of MXFP4's levels, which are twice the e2m1 values.
 _MXFP4_UNIT: Final = 5.85
@@ -68,7 +81,9 @@ def fitting(wanted: GGMLQuantizationType, k: int) -> GGMLQuantizationType:
     """The wanted type, or what llama.cpp takes for rows of k values that its blocks do not divide."""
     if k % GGML_QUANT_SIZES[wanted][0] == 0:
         return wanted
-    small = dict.fromkeys((Q.Q2_K, Q.Q3_K, Q.IQ4_XS), Q.IQ4_NL)
+    small = dict.fromkeys(
+        (Q.Q2_K, Q.Q3_K, Q.IQ4_XS, Q.IQ3_XXS, Q.IQ3_S, Q.IQ2_XXS, Q.IQ2_XS, Q.IQ2_S, Q.IQ1_S, Q.IQ1_M), Q.IQ4_NL
+    )
     fallback = (small | {Q.Q4_K: Q.Q5_0, Q.Q5_K: Q.Q5_1, Q.Q6_K: Q.Q8_0}).get(wanted, Q.F16)
     return fallback if k % GGML_QUANT_SIZES[fallback][0] == 0 else Q.F16
 
@@ -87,8 +102,16 @@ def random_rows(rng: np.random.Generator, kind: GGMLQuantizationType, shape: tup
         exponent = math.floor(math.log2(wanted))
         raw[:, 0] = 128 + exponent + (rng.random(blocks) < ((wanted / 2.0**exponent) ** 2 - 1) / 3)
         return raw.reshape(*shape[:-1], -1)
-    at, unit, offset = _SCALES[kind]
+    if kind == Q.NVFP4:
+        scales = 2 * std / _MXFP4_UNIT * rng.uniform(0.75, 1.25, (blocks, 4))
+        raw[:, :4] = gguf.quants.NVFP4.fp32_to_ue4m3(scales.astype(np.float32))
+        return raw.reshape(*shape[:-1], -1)
+    at, unit, offset = (_SCALES | _OTHER_SCALES)[Q.IQ1_S if kind == Q.IQ1_M else kind]
     scale = std / unit * rng.uniform(0.75, 1.25, blocks) * rng.choice((-1.0, 1.0), blocks)
+    if kind == Q.IQ1_M:  # a nibble of the super-scale in the top of each u16 of scales
+        nibbles = scale.astype(np.float16).view(np.uint16)[:, None] >> np.arange(0, 16, 4, dtype=np.uint16) & 0xF
+        raw[:, 49::2] = raw[:, 49::2] & 0xF | nibbles << 4
+        return raw.reshape(*shape[:-1], -1)
     raw[:, at : at + 2] = scale.astype(np.float16).view(np.uint8).reshape(blocks, 2)
     if offset is not None:
         where, multiple = offset

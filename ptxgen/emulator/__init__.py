@@ -114,7 +114,7 @@ def run(
     """
     kernel = _module(text, sanitize, sources).kernel(entry)
     if kernel.image.data_bytes:  # variables that an earlier run may have changed
-        kernel = compile_module(text, sanitize=sanitize, sources=sources).kernel(entry)
+        kernel = kernel.afresh()
     arrays = [array for array in behind_addresses(kernel, args) if array.flags.c_contiguous]
     with kept_apart(arrays, REDZONE if sanitize else 0) as addresses:
         memory = MemoryMap()
@@ -154,7 +154,7 @@ def run_together(
     """
     kernel = _module(text, sanitize, True).kernel(entry)
     own = bool(kernel.image.data_bytes)  # each device has variables of its own
-    kernels = [compile_module(text, sanitize=sanitize).kernel(entry) if own else kernel for _ in ranks]
+    kernels = [kernel.afresh() if own else kernel for _ in ranks]
     given = [array for args in ranks for array in behind_addresses(kernel, args) if array.flags.c_contiguous]
     with kept_apart(given, REDZONE if sanitize else 0) as places:
         place = {id(array): at for array, at in zip(given, places, strict=True)}

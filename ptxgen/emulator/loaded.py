@@ -64,6 +64,13 @@ class Image:
                 value = pointer.value(self.data_address + places[pointer.symbol].offset)
                 ctypes.memmove(at + pointer.offset, value.to_bytes(pointer.size, "little"), pointer.size)
 
+    def afresh(self) -> Image:
+        """The same module with variables of its own, which have their initial values."""
+        image = Image(self.text, sources=self.sources)
+        image._program, image._block_lines = self.program, self._block_lines
+        image.lay_out_data()
+        return image
+
     def block_lines(self, entry: str) -> list[int]:
         """The first line of each block of an entry."""
         if entry not in self._block_lines:

@@ -78,6 +78,10 @@ class Kernel(EmulatedKernel):
         finally:
             running.give_back()
 
+    def afresh(self) -> Kernel:
+        """The same code, for a module with variables of its own, which have their initial values."""
+        return Kernel(self.image.afresh(), self.name, self.facts, self._code, sanitize=self.sanitize)
+
 
 class Module:
     """PTX text ready to launch. Global and const variables live as long as the module."""

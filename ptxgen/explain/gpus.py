@@ -72,7 +72,8 @@ MULTIPROCESSORS: Final[dict[int, Multiprocessor]] = {
 @dataclass(frozen=True)
 class SoldGpu:
     """A GPU that is sold. `bandwidth_gbps` of its memory is the maker's figure, in 1e9 bytes a second; `read_gbps` is what a
-    plain streaming read was measured to reach, 0 where it was not measured; `clock_mhz` is its highest boost clock."""
+    plain streaming read was measured to reach, 0 where it was not measured; `clock_mhz` is its highest boost clock; `memory_gb`
+    is the size of its memory; `product` is what the driver calls it, where that was seen."""
 
     name: str
     title: str
@@ -80,8 +81,10 @@ class SoldGpu:
     multiprocessors: int
     clock_mhz: int
     bandwidth_gbps: int
+    memory_gb: int
     source: str
     read_gbps: int = 0
+    product: str = ""
 
     @property
     def target(self) -> Target:

@@ -17,6 +17,9 @@ for _module in pkgutil.iter_modules(__path__):
 FORMATS: dict[str, Format] = {name: format for name, format in registered().items() if format.ggml_type is not None}
 """Every format of files by its GGML name, in the order of GGML's type ids."""
 
+COMMON: dict[str, Format] = {name: format for name, format in FORMATS.items() if format.common}
+"""Those of which every strategy has a registered kernel."""
+
 REPACKED: dict[str, RepackedFormat] = {
     name: format for name, format in registered().items() if isinstance(format, RepackedFormat)
 }

@@ -13,7 +13,7 @@ from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.formats.half_weights import HalfWeights
-from ptxgen.formats.packed import BlockPiece, Bytes, Run
+from ptxgen.formats.packed import BlockPiece, Bytes, Run, region
 from ptxgen.types import U32
 
 if TYPE_CHECKING:
@@ -59,9 +59,7 @@ class LaneAddress:
 
     def at(self, offset: int, group: Index, stride: int) -> Bytes:
         """The bytes of the lane's column in the region at `offset`, which has `stride` bytes a group."""
-        if isinstance(group, int):
-            return self.lane.at(offset + group * stride)
-        return self.lane.at(group * stride).at(offset)
+        return region(self.lane, offset, group, stride)
 
     def header(self, k: KernelBuilder, words: int) -> Sequence[Value]:
         """The first `words` (2 or 4) u32 of the block, which must be aligned to them. A strategy whose lanes share a block may
@@ -86,6 +84,10 @@ class Format(ABC):
     values from 64 t on, and in step s the four from 64 t + 4 s on; with a run of 4 it has the four from 16 s + 4 t on."""
 
     name: ClassVar[str]
+    common: ClassVar[bool] = True
+    """Whether every strategy has a registered kernel of it, with all sample shapes. Else those have that the executor chooses
+    by itself or that suit prompts, the basic GEMV and dp4a, with one sample shape each; of others a kernel is made by its
+    class."""
     id: ClassVar[str]
     """What kernel names start with."""
     ggml_type: ClassVar[int | None]
@@ -212,8 +214,12 @@ class Format(ABC):
             values = scale.size / k**0.5 * rng.uniform(0.5, 1.5, count)
             if scale.signed:
                 values *= rng.choice([-1.0, 1.0], count)
-            blocks[:, scale.offset : scale.offset + 2] = values.astype("<f2")[:, None].view(np.uint8)
+            self.write_scale(blocks, scale, values.astype("<f2"))
         return blocks.reshape(rows, -1)
+
+    def write_scale(self, blocks: NDArray[np.uint8], scale: ScaleField, values: NDArray[np.float16]) -> None:
+        """Set an f16 of each block. blocks: u8[n, block_bytes]; values: f16[n]."""
+        blocks[:, scale.offset : scale.offset + 2] = values[:, None].view("u1")
 
     def dequantize(self, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
         """gguf-py's f32 values of rows of blocks: u8[..., row_bytes] -> f32[..., k]. The reference, not what kernels do."""

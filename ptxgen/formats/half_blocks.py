@@ -23,8 +23,8 @@ from ptxgen.formats.half_weights import (
     centred_pair,
     lower_bytes,
 )
-from ptxgen.formats.packed import PREFETCH
-from ptxgen.types import B32, U16, U32
+from ptxgen.formats.packed import PREFETCH, joined
+from ptxgen.types import B32, U16
 
 BLOCKS: Final = STEPS // 2
 """Blocks of a window."""
@@ -58,11 +58,6 @@ def load_word(k: KernelBuilder, place: GlobalArray) -> tuple[Value, Value]:
     """The loads of four bytes at an address that is a multiple of 2."""
     low, high = (k.load(place[offset], U16, nc=True, prefetch=PREFETCH, **ONCE) for offset in (0, 2))
     return low, high
-
-
-def joined(k: KernelBuilder, low: Value, high: Value) -> Value:
-    """The word that `load_word` loaded."""
-    return k.prmt(low, high, 0x5410, result=U32)
 
 
 def by_block(raw: Sequence[Value], count: int) -> list[tuple[Value, ...]]:

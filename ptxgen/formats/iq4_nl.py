@@ -11,9 +11,9 @@ from ptxgen.dsl.value import Value
 from ptxgen.formats.code_table import IQ4
 from ptxgen.formats.codes import load_codes, load_scale
 from ptxgen.formats.format import Decoder, Format, LaneAddress, ScaleField, Weight, register_format
-from ptxgen.formats.half_blocks import blocks_of, by_block, byte_halves, joined, load_half, load_word, weights_of
+from ptxgen.formats.half_blocks import blocks_of, by_block, byte_halves, load_half, load_word, weights_of
 from ptxgen.formats.half_weights import HalfWeights
-from ptxgen.formats.packed import Run, even_words, load_even, low_half
+from ptxgen.formats.packed import Run, even_words, joined, load_even, low_half
 
 _UNSIGNED = IQ4.unsigned()
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Element, GlobalArray, SharedPart
+from ptxgen.dsl.memory import Element, GlobalArray, Index, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.types import F16, U16, U32, DType
 
@@ -51,6 +51,22 @@ def fetch_words(k: KernelBuilder, place: Element, count: int, **hints: str) -> t
     if place.space == "shared":
         return k.load_vector(place, count, U32)
     return k.load_vector(place, count, U32, nc=True, **hints)
+
+
+def region(block: Bytes, offset: int, group: Index, stride: int) -> Bytes:
+    """The bytes of a group in the region at `offset` of a block, which has `stride` bytes a group."""
+    return block.at(offset + group * stride) if isinstance(group, int) else block.at(group * stride).at(offset)
+
+
+def load_u16s(k: KernelBuilder, place: Bytes, count: int) -> tuple[Value, ...]:
+    """As `fetch`, `count` u16 from an address that is a multiple of 2."""
+    return tuple(fetch(k, place[2 * i], U16) for i in range(count))
+
+
+def joined(k: KernelBuilder, low: Value, high: Value) -> Value:
+    """The u32 of two u16."""
+    word: Value = k.prmt(low, high, 0x5410, result=U32)
+    return word
 
 
 def stream(k: KernelBuilder, codes: Bytes, nbytes: int, **hints: str) -> tuple[Value, ...]:

@@ -9,9 +9,9 @@ from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import centred, load_codes, load_scale, nibble_bytes
 from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
-from ptxgen.formats.half_blocks import blocks_of, by_block, joined, load_half, load_word, nibble_pairs, weights_of
+from ptxgen.formats.half_blocks import blocks_of, by_block, load_half, load_word, nibble_pairs, weights_of
 from ptxgen.formats.half_weights import HalfWeights
-from ptxgen.formats.packed import Run, even_words, load_even, low_half, nibbles
+from ptxgen.formats.packed import Run, even_words, joined, load_even, low_half, nibbles
 
 
 @register_format

@@ -11,9 +11,9 @@ from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import centred, load_codes, load_scale
 from ptxgen.formats.fifth_bits import five_bit_codes, halves_by_column, packed_codes
 from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
-from ptxgen.formats.half_blocks import blocks_of, by_block, five_bit_pairs, joined, load_half, load_word, weights_of
+from ptxgen.formats.half_blocks import blocks_of, by_block, five_bit_pairs, load_half, load_word, weights_of
 from ptxgen.formats.half_weights import HalfWeights
-from ptxgen.formats.packed import Run, even_words, load_even, low_half
+from ptxgen.formats.packed import Run, even_words, joined, load_even, low_half
 from ptxgen.types import U16
 
 

@@ -10,9 +10,9 @@ from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import centred, load_codes, load_scale
 from ptxgen.formats.format import Decoder, Format, LaneAddress, ScaleField, Weight, register_format
-from ptxgen.formats.half_blocks import blocks_of, by_block, byte_halves, joined, load_half, load_word, weights_of
+from ptxgen.formats.half_blocks import blocks_of, by_block, byte_halves, load_half, load_word, weights_of
 from ptxgen.formats.half_weights import HalfWeights
-from ptxgen.formats.packed import Run, even_words, fetch, load_even, low_half
+from ptxgen.formats.packed import Run, even_words, fetch, joined, load_even, low_half
 from ptxgen.types import S8, U16
 
 _SIGNS = 0x80808080

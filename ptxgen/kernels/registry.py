@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, overload
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.parts import KernelPart, composed, fixed_parts, parameters_of, summary
 from ptxgen.errors import ArgumentError
+from ptxgen.formats.format import Format
 from ptxgen.printable import did_you_mean, printable
 
 if TYPE_CHECKING:
@@ -90,9 +91,20 @@ class KernelEntry:
     def cases(self) -> Iterator[KernelType]:
         """The sample shapes of the class under this name: where other names have other fields, those that are called so."""
         all_forms = self.type.cases(**self.fixed)
-        if not self.given and None not in self.fixed.values():
-            return all_forms
-        return (kernel for kernel in all_forms if kernel.name == self.name)
+        if self.given or None in self.fixed.values():
+            all_forms = (kernel for kernel in all_forms if kernel.name == self.name)
+        return all_forms if self._common else _smallest(all_forms)
+
+    @property
+    def _common(self) -> bool:
+        """Whether it has all sample shapes: of a format that is not common one shows that the strategy decodes it."""
+        format = self.fixed.get("format")
+        return format.common if isinstance(format, Format) else True
+
+
+def _smallest(kernels: Iterable[Any]) -> Iterator[KernelType]:
+    """The kernel that moves the fewest bytes, of those with several blocks of weights in a row."""
+    yield min((one for one in kernels if one.k > one.format.block), key=lambda one: one.work().bytes)
 
 
 @dataclass(frozen=True)

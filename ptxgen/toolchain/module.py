@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ptxgen.dsl import stamps
 from ptxgen.dsl.arguments import Argument, Array
@@ -19,6 +19,7 @@ from ptxgen.dsl.ir import (
     PRINT_FORMAT,
     PRINT_STATUS,
     PRINT_VALUES,
+    ConstantArray,
     Function,
     Label,
     Op,
@@ -34,6 +35,10 @@ from ptxgen.verify.verify import verify
 
 if TYPE_CHECKING:
     from jinja2 import Template
+
+
+ARRAY_LINE: Final = 16
+"""Numbers of a constant array in a line of the text."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,7 @@ def module_text(functions: Sequence[Function], target: Target, *, lines: bool = 
             for function in functions
             for name, format in zip(function.format_names, function.formats, strict=True)
         ],
+        constants=list(_constants(functions)),
         functions=[
             {
                 "name": function.name,
@@ -187,6 +193,21 @@ def _template() -> Template:
 def _declared(parameter: Parameter) -> str:
     pointer = f" .ptr .global .align {parameter.align}" if parameter.align else ""
     return f".{parameter.type.register}{pointer} {parameter.name}"
+
+
+def _constants(functions: Sequence[Function]) -> Iterator[str]:
+    """The lines of the constant arrays, each once, however many functions read it."""
+    arrays: dict[str, ConstantArray] = {}
+    for array in (array for function in functions for array in function.constants.values()):
+        if arrays.setdefault(array.name, array) != array:
+            raise PtxGenError(f"a module holds each array once, two functions have another {array.name}")
+    for array in arrays.values():
+        digits = array.type.bits // 4
+        yield f".global .align {array.align} .{array.type} {array.name}[{len(array.values)}] = {{"
+        for first in range(0, len(array.values), ARRAY_LINE):
+            line = ", ".join(f"0x{value:0{digits}x}" for value in array.values[first : first + ARRAY_LINE])
+            yield f"    {line}{',' if first + ARRAY_LINE < len(array.values) else ''}"
+        yield "};"
 
 
 def _notes(function: Function) -> Iterator[str]:

@@ -41,6 +41,16 @@ def times_sigmoid(x: Float64, gate: Float64) -> Float64:
     return result
 
 
+def _sigmoid(x: Float64) -> Float64:
+    return times_sigmoid(np.ones_like(x), x)
+
+
+def _sigmoid_bound(x: Float64) -> Float64:
+    """The exponential is off by 2 units at most, the sum adds one, the division one; one more for the second order."""
+    bound: Float64 = _sigmoid(x) * 5 * UNIT + SILU_LOST
+    return bound
+
+
 def _silu(x: Float64) -> Float64:
     return times_sigmoid(x, x)
 
@@ -85,6 +95,9 @@ def _squared_relu(x: Float64) -> Float64:
 SILU: Final = Activation(4, mathlib.silu_of_each, _silu, _silu_bound)
 """x * sigmoid(x)."""
 
+SIGMOID: Final = Activation(3, mathlib.sigmoid_of_each, _sigmoid, _sigmoid_bound)
+"""1 / (1 + e^-x)."""
+
 GELU: Final = Activation(10, mathlib.gelu_of_each, _gelu, _gelu_bound)
 """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), as GGML defines it."""
 
@@ -109,5 +122,6 @@ GATES: Final[Mapping[str, Gate]] = {
     "silu": Gate("swiglu", SILU, 1.1),  # 1.0999
     "gelu": Gate("geglu", GELU, 1.13),  # 1.1290
     "relu": Gate("reglu", RELU, 1.0),
+    "sigmoid": Gate("glu", SIGMOID, 0.25),
 }
 """By the name of the function."""

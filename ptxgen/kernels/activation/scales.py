@@ -89,6 +89,39 @@ class AddScaled(Elementwise):
 
 @register(m=[None, GIVEN])
 @dataclass(frozen=True)
+class Clamp(Elementwise):
+    """x = the nearest number from -limit to limit, in place. x: f32[n] or f32[m, n]; limit: above 0; part of the text."""
+
+    operation = "clamp"
+    result = "x"
+    sources = ("x",)
+    flops = 2
+    limit: float = field(kw_only=True)
+    m: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_factor(self, "limit")
+
+    def compute(self, k: KernelBuilder, *values: Value) -> Value:
+        return k.min(k.max(values[0], -self.limit), self.limit)
+
+    def exact(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.clip(values[0], -self.limit, self.limit)
+
+    def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of the limit; what lies within it is exact, but where the limit is rounded to less."""
+        bound: NDArray[np.float64] = np.where(np.abs(values[0]) >= self.limit * (1 - UNIT), self.limit * UNIT, 0.0)
+        return bound
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        yield cls(257, limit=0.5)
+        yield cls(37, m=3, limit=8.1)
+
+
+@register(m=[None, GIVEN])
+@dataclass(frozen=True)
 class Softcap(Elementwise):
     """x = cap * tanh(scale * x / cap), in place: logits that stay within cap. x: f32[n] or f32[m, n]; cap, scale: above 0; part
     of the text."""
@@ -115,8 +148,7 @@ class Softcap(Elementwise):
     def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
         """In units of the result: two of the argument's constant and product, which tanh never makes more; four of tanh; two of
         cap and its product; one more for the second order. A subnormal argument is off by less than the last term."""
-        bound: NDArray[np.float64] = np.abs(self.exact(*values)) * 9 * UNIT + self.cap * 2.0**-149
-        return bound
+        return np.asarray(np.abs(self.exact(*values)) * 9 * UNIT + self.cap * 2.0**-149, np.float64)
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:

@@ -1,4 +1,4 @@
-"""Gated activations (SwiGLU, GeGLU, ReGLU), as f32 and in the forms that a down projection reads."""
+"""Gated activations (SwiGLU, GeGLU, ReGLU, GLU), as f32 and in the forms that a down projection reads."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from ptxgen.kernels.registry import GIVEN, register
 
 
 @register(activation=GATES, digits=[None], m=[None, GIVEN], parts=[None], lane_run=[None])
-@register(activation=["silu", "gelu"], digits=[GIVEN], m=[None, GIVEN], parts=[None], lane_run=[None])
-@register(activation=["silu", "gelu"], digits=[None], m=[GIVEN], parts=[GIVEN], lane_run=[GIVEN])
+@register(activation=["silu", "gelu", "sigmoid"], digits=[GIVEN], m=[None, GIVEN], parts=[None], lane_run=[None])
+@register(activation=["silu", "gelu", "sigmoid"], digits=[None], m=[GIVEN], parts=[GIVEN], lane_run=[GIVEN])
 @dataclass(frozen=True)
 class FusedSwiglu(Activated):
     """y = activation(gate) * up; or y and its int8 planes; or the f16 split of y alone.
 
     y, gate, up: f32[n] or f32[m, n]; the forms are those of Activated.
 
-    activation: "silu" (SwiGLU), "gelu" (GeGLU, with the form of gelu that has a tanh) or "relu" (ReGLU)."""
+    activation: "silu" (SwiGLU), "gelu" (GeGLU, with the form of gelu that has a tanh), "relu" (ReGLU) or "sigmoid"
+    (GLU)."""
 
     sources = ("gate", "up")
     activation: str = field(default="silu", kw_only=True, metadata=HIDDEN)

@@ -103,6 +103,9 @@ class DequantF16(KernelType):
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[DequantF16]:
         format = find(fixed["format"])
+        if not format.common:
+            yield cls(**fixed, k=2 * format.block, n=3)
+            return
         for k, n in ((2048, 3), (3 * format.block, 7), (format.block, 1)):
             yield cls(**fixed, k=k, n=n)
         if 576 % format.block == 0:

@@ -127,7 +127,8 @@ class MmaGemm(Int8GemvType):
     def cases(cls, **fixed: Any) -> Iterator[MmaGemm]:
         block = max(fixed["format"].block, BLOCK)
         if fixed["format"].name != "Q4_K":
-            yield cls(m=1, k=5 * BLOCK if block == BLOCK else block, n=17, digits=3, warps=1, **fixed)
+            k = 2 * block if not fixed["format"].common else 5 * BLOCK if block == BLOCK else block
+            yield cls(m=1, k=k, n=17, digits=3, warps=1, **fixed)
         else:
             yield cls(m=3, k=256, n=17, digits=3, warps=2, **fixed)
             yield cls(m=9, k=1536, n=33, digits=1, warps=2, split=2, ahead=2, **fixed)

@@ -18,7 +18,7 @@ from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U32
 
 STEP: Final = 128
-"""Values of a row that a warp unpacks at a time: half a super-block, or four blocks."""
+"""Values of a row that a warp unpacks at a time: half a super-block, or a few blocks."""
 
 TILE_ROWS: Final = 16
 """Rows of weights of an `mma`."""
@@ -109,7 +109,7 @@ class WeightTile:
         """The group of the lane's fragment in its block."""
         format = self.format
         if format.block <= STEP:
-            return 0
+            return self._part % format.packed_groups if format.packed_groups > 1 else 0
         steps = format.block // STEP
         start = step % steps * (format.packed_groups // steps)
         return start + self._part if format.packed_groups > steps else start
@@ -119,7 +119,8 @@ class WeightTile:
         if format.block > STEP:
             number = step // (format.block // STEP)
         else:
-            number = step * (STEP // format.block) + self._part
+            of_step = self._part // format.packed_groups if format.packed_groups > 1 else self._part
+            number = step * (STEP // format.block) + of_step
             if self._length % STEP:
                 number = self.k.min(number, last)  # what stands past the end is not used
         block = advance(row, number, format.block_bytes)

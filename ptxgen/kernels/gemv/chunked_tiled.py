@@ -9,7 +9,7 @@ from typing import Any
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.launch_config import LaunchConfig
-from ptxgen.formats import FORMATS
+from ptxgen.formats import COMMON
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
 from ptxgen.kernels.gemv.gemv_type import GemvType, model_cases
 from ptxgen.kernels.gemv.iteration import IterationSpace, advance
@@ -24,7 +24,7 @@ CHUNK = 4096
 """Activations of a chunk: 16 KB, so that shared memory does not limit how many blocks a multiprocessor holds."""
 
 
-@register(format=FORMATS.values())
+@register(format=COMMON.values())
 @dataclass(frozen=True)
 class ChunkedTiledGemv(GemvType):
     """y = W x, tiled in chunks: x staged in shared memory 4096 values at a time, one warp an output.

@@ -75,7 +75,8 @@ class _LaneSum:
         )
 
 
-@register(format=PACKED.values(), num_warps=[None, Given(4)])
+@register(format=PACKED.values(), num_warps=[None])
+@register(format=[format for format in PACKED.values() if format.common], num_warps=[Given(4)])
 @dataclass(frozen=True)
 class Dp4aGemv(Int8GemvType):
     """y = W x on quantised activations, one warp a row, or num_warps warps a row and one row a block.

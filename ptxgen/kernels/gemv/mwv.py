@@ -74,7 +74,7 @@ class MwvGemv(CooperativeGemv):
     def cases(cls, **fixed: Any) -> Iterator[MwvGemv]:
         format = find(fixed["format"])
         least: dict[str, Any] = {"num_warps": 1, "rows_per_block": 1, "resident_threads": 1}
-        k, n = 1536 if format.block == 256 else 576, 3
+        k, n = 1536 if 576 % format.block else 576, 3
         if "m" in fixed:
             yield cls(k=4096, n=5, **fixed)
             yield cls(k=3 * format.block, n=n, **least, **fixed)
@@ -82,6 +82,9 @@ class MwvGemv(CooperativeGemv):
             if format.block == 1:
                 yield cls(k=1, n=2, **fixed)
                 yield cls(k=98, n=n, **fixed)
+            return
+        if not format.common:
+            yield cls(m=3, k=2 * format.block, n=n, num_warps=2, resident_threads=FOR_SEVERAL, **fixed)
             return
         yield cls(m=4, k=2048, n=5, resident_threads=FOR_SEVERAL, **fixed)
         yield cls(m=1, k=3 * format.block, n=n, **least, **fixed)

@@ -46,6 +46,11 @@ def runs(format: Format) -> int:
     return format.packed_depth * a_row * (2 if format.has_minimum else 1)
 
 
+def a_step_and_more(format: Format) -> int:
+    """Values of a row of a whole step of a warp, and a partial one of a block."""
+    return Fragments(format, format.block).values + format.block
+
+
 def relative_bound(chain: int, digits: int) -> float:
     """What a result may be off by, relative to the sum of the sizes of its products, where a chain of so many additions is the
     longest: see `DigitGemvType.tolerance`."""
@@ -120,6 +125,9 @@ class Int8GemvType(GemvType):
     def cases(cls: type[G], **fixed: Any) -> Iterator[G]:
         format = find(fixed["format"])
         size = max(format.block, BLOCK)
+        if not format.common:
+            yield cls(k=a_step_and_more(format), n=3, digits=3, **cls._narrow(), **fixed)
+            return
         yield cls(k=2048, n=19, **fixed)  # Llama 1B, n cut down to a few rows that no block of threads divides
         if isinstance(format, RepackedFormat):
             yield cls(k=19 * size, n=7, digits=3, **cls._narrow(), **fixed)  # what else there is its native format has

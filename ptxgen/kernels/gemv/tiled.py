@@ -10,7 +10,7 @@ from typing import Any
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import FORMATS
+from ptxgen.formats import COMMON
 from ptxgen.kernels.gemv.dot import Dot
 from ptxgen.kernels.gemv.gemv_type import model_cases
 from ptxgen.kernels.gemv.iteration import IterationSpace, advance
@@ -29,7 +29,7 @@ LOADS_AHEAD = 4
 LARGEST = MAX_STATIC_SHARED // F32.bytes
 
 
-@register(format=FORMATS.values())
+@register(format=COMMON.values())
 @dataclass(frozen=True)
 class TiledGemv(WarpRowGemv):
     """y = W x, tiled: x staged once in shared memory, one warp an output, outputs_per_block outputs a block.

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from ptxgen.dsl.parts import KernelPart
 from ptxgen.formats import RepackedFormat
-from ptxgen.kernels.gemv.plane_gemv_type import SAMPLED_WITH_THREE
+from ptxgen.kernels.gemv.plane_gemv_type import SAMPLED_WITH_THREE, a_step_and_more
 from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.kernels.shape import require_of
 
@@ -53,6 +53,9 @@ class Batch(OneToken):
         """Sample parameters of kernels with this part."""
         size = max(fixed["format"].block, BLOCK)
         narrow = {"num_warps": 2, "rows_per_warp": 2}
+        if not fixed["format"].common:
+            yield {"m": 2, "k": a_step_and_more(fixed["format"]), "n": 3, "digits": 3, **narrow}
+            return
         if isinstance(fixed["format"], RepackedFormat):
             yield {"m": 3, "k": 11 * size, "n": 3, "digits": 3, **narrow}
             return

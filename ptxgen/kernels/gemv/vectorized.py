@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import FORMATS
+from ptxgen.formats import COMMON
 from ptxgen.kernels.gemv.dot import Dot
 from ptxgen.kernels.gemv.gemv_type import model_cases
 from ptxgen.kernels.gemv.iteration import IterationSpace
@@ -20,7 +20,7 @@ WIDTH = 4
 """Byte columns of a load."""
 
 
-@register(format=[format for format in FORMATS.values() if WIDTH in format.widths])
+@register(format=[format for format in COMMON.values() if WIDTH in format.widths])
 @dataclass(frozen=True)
 class VectorizedGemv(WarpRowGemv):
     """y = W x, vectorized: one warp a row, 32-bit loads of weights, 128-bit loads of activations.

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ptxgen.formats import FORMATS
+from ptxgen.formats import COMMON
 from ptxgen.kernels.gemv.cooperative import CooperativeGemv
 from ptxgen.kernels.gemv.gemv_type import model_cases
 from ptxgen.kernels.registry import register
 
 
-@register(format=FORMATS.values())
+@register(format=COMMON.values())
 @dataclass(frozen=True)
 class WideGemv(CooperativeGemv):
     """y = W x, wide: 8 warps a row, whose sums meet in shared memory.

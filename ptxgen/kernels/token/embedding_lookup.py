@@ -147,8 +147,11 @@ class EmbeddingLookup(KernelType):
         yield cls(FORMATS["Q6_K"], rows=5, k=3 * 256, m=3)
         yield cls(FORMATS["Q8_0"], rows=3, k=576, m=2)
         for format in FORMATS.values():
-            yield cls(**fixed, format=format, rows=5, k=3 * format.block)
-            if fixed.get("indirect"):
+            if format.common:
+                yield cls(**fixed, format=format, rows=5, k=3 * format.block)
+            elif not fixed.get("indirect"):
+                yield cls(**fixed, format=format, rows=3, k=2 * format.block)
+            if fixed.get("indirect") or not format.common:
                 continue  # decodes by the same lines
             if 576 % format.block == 0:
                 yield cls(**fixed, format=format, rows=3, k=576)

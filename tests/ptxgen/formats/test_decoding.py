@@ -41,7 +41,7 @@ def blocks_of(draw: st.DrawFn, format: Format, count: int) -> NDArray[np.uint8]:
     blocks = np.frombuffer(draw(st.binary(min_size=size, max_size=size)), np.uint8).reshape(count, -1).copy()
     for scale in format.scales:
         drawn = draw(st.lists(scales, min_size=count, max_size=count))
-        blocks[:, scale.offset : scale.offset + 2] = np.array(drawn, "<f2")[:, None].view(np.uint8)
+        format.write_scale(blocks, scale, np.array(drawn, "<f2"))
     return blocks
 
 

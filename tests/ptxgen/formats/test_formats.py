@@ -48,6 +48,14 @@ def test_every_code_occurs_in_random_blocks(name: str, codes: int) -> None:
     assert len(np.unique(format.dequantize(blocks))) == codes
 
 
+def test_q1_0_is_d_where_the_bit_of_a_value_is_set_and_else_minus_d() -> None:
+    """gguf-py does not decode it."""
+    block = np.zeros(18, np.uint8)
+    block[:2], block[2], block[17] = np.float16(0.5).reshape(1).view(np.uint8), 0b101, 0x80
+    assert np.flatnonzero(find("Q1_0").dequantize(block) == 0.5).tolist() == [0, 2, 127]
+    assert (np.abs(find("Q1_0").dequantize(block)) == 0.5).all()
+
+
 def test_format_is_found_by_name_in_any_case_and_by_type_id() -> None:
     assert find("q4_k") is FORMATS["Q4_K"] is of_type(12) is find(FORMATS["Q4_K"])
 

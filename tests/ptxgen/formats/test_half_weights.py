@@ -140,7 +140,7 @@ def any_blocks(format: Format, k: int) -> NDArray[np.uint8]:
     blocks[-2], blocks[-1] = 0, 255
     for scale in format.scales:
         sizes = rng.choice([0.0, 6e-8, 1.0, 0.3, 65504.0], len(blocks)) * rng.choice([-1.0, 1.0], len(blocks))
-        blocks[:, scale.offset : scale.offset + 2] = sizes.astype("<f2")[:, None].view(np.uint8)
+        format.write_scale(blocks, scale, sizes.astype("<f2"))
     return blocks.reshape(-1)
 
 

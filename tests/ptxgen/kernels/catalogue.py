@@ -11,6 +11,11 @@ ENTRIES: list[KernelEntry] = list(entries().values())
 
 CASES: list[KernelType] = list(dict.fromkeys(case for entry in ENTRIES for case in entry.cases()))
 
+RECORDED: list[KernelEntry] = [
+    entry for entry in ENTRIES if entry.type is DequantF16 or getattr(entry.fixed.get("format"), "common", True)
+]
+"""Those whose outputs are recorded: of a format that is not common its weights, and no products with them."""
+
 ALONE: list[KernelType] = [case for case in CASES if case.launch().ranks == 1]
 """Those that one launch on one device is enough for."""
 

@@ -52,6 +52,12 @@ def test_a_gated_product_is_the_activation_times_up_to_the_bit(activation: str, 
     assert run(kernel, arguments)["y"].tobytes() == (activated * arguments["up"]).tobytes()
 
 
+def test_a_sigmoid_has_its_ends_and_keeps_nan() -> None:
+    x, ones = np.array([-np.inf, -100.0, 0.0, 100.0, np.inf, np.nan], np.float32), np.ones(6, np.float32)
+    gated = run(FusedSwiglu(n=6, activation="sigmoid"), {"y": np.empty(6, np.float32), "gate": x, "up": ones})["y"]
+    np.testing.assert_allclose(gated, np.array([0, 0, 0.5, 1, 1, np.nan], np.float32), atol=1e-37)
+
+
 def test_relu_takes_away_what_is_negative_and_keeps_nan() -> None:
     x = np.array([-np.inf, -1.0, -0.0, 3.0, np.inf, np.nan], np.float32)
     up = np.full(6, 2.0, np.float32)
@@ -83,7 +89,7 @@ def test_an_impossible_scale_is_refused(scale: Any) -> None:
 
 
 def test_an_unknown_activation_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="activates by silu, gelu, relu, got 'tanh'"):
+    with pytest.raises(ArgumentError, match="activates by silu, gelu, relu, sigmoid, got 'tanh'"):
         FusedSwiglu(n=4, activation="tanh")
 
 

@@ -47,7 +47,7 @@ OTHERS = {entry.name: entry for entry in ENTRIES if entry.name not in EARLY and 
 ALONE = {name: kernels for name, kernels in EARLY.items() if kernels[0].launch().ranks == 1}
 """Others are those of one rank, which send what these keep, behind all waits."""
 COMPOSITIONS = {entry.name: entry.composition for entry in ENTRIES}
-_LAST_OF_EACH = {COMPOSITIONS[name]: name for name in ALONE if "q4k" in name}
+_LAST_OF_EACH = {COMPOSITIONS[name]: name for name in sorted(ALONE, key=lambda name: ("q4k" in name, name))}
 ONE_OF_EACH = {name: ALONE[name] for name in _LAST_OF_EACH.values()}
 """A format of each composition, for what takes time."""
 
@@ -119,7 +119,8 @@ def test_without_its_wait_it_is_found(kind: str) -> None:
     mutant = text.replace(WAIT, "")
     found = violations(mutant, kernel.name, kernel.signature())
     touched = {one.split(" is touched")[0] for one in found if "is touched before the wait" in one}
-    assert touched == {name for name, argument in kernel.signature().items() if not argument.constant}  # type: ignore[union-attr]
+    written = {name for name, argument in kernel.signature().items() if not argument.constant}  # type: ignore[union-attr]
+    assert touched == written - ({"sums"} if "q8_0" in kind else set())  # whose blocks have no minimum
     packed = "halves" if kernel.activation_f16_split else "digits"
     assert any(f"the array of {packed}" in message for message in unordered(kernel, mutant))
 

@@ -20,7 +20,7 @@ from ptxgen.kernels.quantize.f16_split import STEPS, pack
 from ptxgen.kernels.quantize.f16_split_bounds import f16_split_bounds
 from tests.ptxgen.kernels.checking import run
 
-FORM = {"parts": 2, "lane_run": 64}
+FORM: dict[str, Any] = {"parts": 2, "lane_run": 64}
 
 
 def assert_packed(results: dict[str, NDArray[Any]], y: NDArray[Any], form: HalfForm) -> None:

@@ -240,13 +240,14 @@ def test_a_short_row_has_one_part_and_a_long_one_as_many_as_there_are_blocks() -
     ("shape", "message"),
     [
         ({"kv_type": "bf16"}, "kv_type must be one of f32, f16, q8_0, got 'bf16'"),
-        ({"page_len": 48}, r"page_len must be a multiple of 32, 32\.\.131072, got 48"),
-        ({"max_len": 100}, r"max_len must be a multiple of 32, 32\.\.131072, got 100"),
+        ({"page_len": 48}, r"page_len must be a multiple of 32, 32\.\.16777216, got 48"),
+        ({"max_len": 100}, r"max_len must be a multiple of 32, 32\.\.16777216, got 100"),
         ({"splits": 257}, r"splits must be an integer, 1\.\.256, got 257"),
         ({"least": 96}, r"least must be one of \(32, 64, 128, 256\), got 96"),
         ({"tile": 8}, r"tile must be one of \(16, 32\), got 8"),
         ({"heads": 3, "kv_heads": 2}, r"heads must be a multiple of kv_heads \(2\), got 3"),
-        ({"head_dim": 48}, r"head_dim must be a multiple of 32, 32\.\.256, got 48"),
+        ({"head_dim": 36}, r"head_dim must be 32, 512 or a multiple of 8, 40\.\.256, got 36"),
+        ({"head_dim": 40, "kv_type": "q8_0"}, "a cache of q8_0 needs a head_dim that is a multiple of 32, got 40"),
     ],
     ids=str,
 )

@@ -51,6 +51,7 @@ def same_bits(kernel: PersistentLayer, *, sanitize: bool = False, seed: int | No
         ("Q2_K", "Q5_K", "IQ4_XS", "MXFP4", "Q6_K_ALIGNED", "Q4_0"),
         ("Q3_K", "IQ4_XS", "MXFP4", "Q4_1", "Q5_1", "Q6_K_ALIGNED"),
         ("Q8_0_ALIGNED", "Q8_0", "Q8_0_ALIGNED", "Q4_K", "Q8_0", "Q8_0_ALIGNED"),
+        pytest.param(("IQ3_XXS", "NVFP4", "TQ1_0", "Q1_0", "IQ1_M", "IQ2_XS"), marks=pytest.mark.slow),
     ],
     ids="-".join,
 )

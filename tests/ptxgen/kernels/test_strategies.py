@@ -10,7 +10,7 @@ import pytest
 
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import FORMATS, Format
+from ptxgen.formats import COMMON, FORMATS, Format
 from ptxgen.kernels.gemv.chunked_tiled import ChunkedTiledGemv
 from ptxgen.kernels.gemv.coalesced import CoalescedGemv
 from ptxgen.kernels.gemv.gemv_type import GemvType
@@ -22,6 +22,7 @@ from tests.ptxgen.kernels.checking import check, run
 from tests.ptxgen.kernels.running import inputs
 
 EVERY_FORMAT = pytest.mark.parametrize("format", FORMATS.values(), ids=str)
+EVERY_COMMON_FORMAT = pytest.mark.parametrize("format", COMMON.values(), ids=str)
 
 
 def text_of(name: str, **shape: Any) -> str:
@@ -86,7 +87,7 @@ def test_chunked_gives_the_last_row_when_n_is_not_a_multiple_of_the_outputs_of_a
     check(kernel, inputs(kernel))
 
 
-@EVERY_FORMAT
+@EVERY_COMMON_FORMAT
 def test_chunked_reads_a_whole_chunk_and_the_rest_of_every_format(format: Format) -> None:
     rest = {1: 36, 32: 96}.get(format.block, format.block)  # a whole step and a partial one, where a step is several blocks
     kernel = find(f"chunked_tiled_{format.id}_gemv").make(k=4096 + rest, n=2, outputs_per_block=2)
@@ -94,9 +95,9 @@ def test_chunked_reads_a_whole_chunk_and_the_rest_of_every_format(format: Format
     check(kernel, inputs(kernel))
 
 
-@EVERY_FORMAT
+@EVERY_COMMON_FORMAT
 @pytest.mark.parametrize("strategy", ["tiled", "chunked_tiled", "wide", "vectorized"])
-def test_a_strategy_that_knows_no_format_is_there_for_every_one(strategy: str, format: Format) -> None:
+def test_a_strategy_that_knows_no_format_is_there_for_every_common_one(strategy: str, format: Format) -> None:
     kernel = find(f"{strategy}_{format.id}_gemv").make(k=format.block * 4, n=3)
     assert isinstance(kernel, GemvType)
     assert kernel.format is format

@@ -8,8 +8,23 @@ from typing import Any, Final
 from ptxgen.kernels.dequant.dequant_f16 import DequantF16
 from ptxgen.kernels.registry import entries_of
 
-_FORMATS: Final = {entry.name: "" for entry in entries_of(DequantF16)}
-"""How the blocks of each format are unpacked."""
+ALIKE: Final = {
+    "Q4_1": "Q4_0",
+    "Q5_1": "Q5_0",
+    "Q5_K": "Q4_K",
+    "IQ3_S": "IQ3_XXS",
+    "IQ2_XXS": "IQ3_XXS",
+    "IQ2_XS": "IQ3_XXS",
+    "IQ2_S": "IQ3_XXS",
+    "IQ1_S": "IQ3_XXS",
+    "IQ1_M": "IQ3_XXS",
+    "TQ1_0": "Q2_K",
+    "TQ2_0": "Q2_K",
+    "Q1_0": "Q4_0",
+}
+"""Formats without a whole text, each with one whose blocks are unpacked by the same parts."""
+_FORMATS: Final = {entry.name: "" for entry in entries_of(DequantF16) if entry.fixed["format"].name not in ALIKE}
+"""How the blocks of each other format are unpacked."""
 
 _PARTS: Final = {
     # products on f32 activations: a kernel a strategy
@@ -44,6 +59,7 @@ _PARTS: Final = {
     "paged_attention_reduce_digits": "rows=2 heads=1 head_dim=32 max_len=64 splits=2 least=32 digits=1",
     "paged_attention_reduce_halves": "rows=2 heads=1 head_dim=256 max_len=64 parts=1 lane_run=4",
     "flash_attention": "parts=1",
+    "query_temperature": "",
     "kv_cache_scatter": "",
     "bias_rope_neox_scatter_indirect": "",
     "norm_rope_neox_scatter_indirect": "heads=2 kv_heads=1 head_dim=64 rotary_dim=64",
@@ -53,6 +69,7 @@ _PARTS: Final = {
     "rmsnorm_digits": "hidden=256 digits=1",
     "batched_rmsnorm_halves": "hidden=256 m=2 parts=1",
     "per_head_rmsnorm": "",
+    "per_head_layernorm": "heads=2 head_dim=64",
     "layernorm": "hidden=256",
     "fused_swiglu": "",
     "fused_swiglu_digits": "n=256 digits=1",
