@@ -148,7 +148,7 @@ class BatchedRunner:
         kernels run, so each replay of a graph serves what it holds then, and a capture takes nothing else. ArgumentError for a
         position of the host that the cache has no room for; a row at such a one on the device is not rotated."""
         m, w = whole("m", m, 1), instance("layer_weights", layer_weights, ValidatedLayerWeights, "build_indexed_weights")
-        s = self.layers.sequence.shape(hidden_dim, w.ffn_gate.weight.n, epsilon)
+        s = self.layers.sequence.shape(hidden_dim, w.ffn_up.weight.n, epsilon)
         _require_heads("q_dim", q_dim, s.heads, s)
         _require_heads("kv_dim", kv_dim, s.kv_heads, s)
         x, normed = (self._rows(one, name, m, s.hidden) for one, name in ((input, "input"), (hidden_buf, "hidden_buf")))
@@ -157,7 +157,7 @@ class BatchedRunner:
         w = self._for_rows(w, s, m)
         where = row_positions(self.session, positions, self.layers.sequence.cache.max_len, m)
         _require_apart("batched_qkv_rope_phase", {"input": x, "positions": where.buffer}, {"hidden_buf": normed, **outputs})
-        heads = {role: to.view(0, (m, to.shape[1] // s.head_dim, s.head_dim)) for role, to in outputs.items()}
+        heads: dict[str, Any] = {role: to.view(0, (m, to.shape[1] // s.head_dim, s.head_dim)) for role, to in outputs.items()}
         rows = AttentionRows(hidden=x, normed=normed, **heads, rows=m)
         with self.session.launches() as launch:
             products = (StepValue.of(rows.q, m), StepValue.of(rows.k, m), StepValue.of(rows.v, m))

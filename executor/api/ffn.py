@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from executor.api.gemv import digits_of
 from executor.base.errors import ModelError
-from executor.layers.ffn import FfnBuffers, gelu_ffn, swiglu_ffn
+from executor.layers.ffn import FeedForward, FfnBuffers, feed_forward
 from executor.layers.graph.rules import perform
 from executor.layers.graph.values import StepValue
 from executor.layers.operands import WeightLike
@@ -46,7 +46,9 @@ class FeedForwardRunner:
         hidden, ff = down.shape
         buffers = FfnBuffers.of(self.session.workspace, ff)
         with self.session.round_trip(input, (hidden,), output, (hidden,)) as (launch, x, y, result):
-            perform(launch, [*gelu_ffn(up, down, buffers, x=StepValue.of(x), y=StepValue.of(y))])
+            perform(
+                launch, [*feed_forward(FeedForward(up, down, activation="gelu"), buffers, x=StepValue.of(x), y=StepValue.of(y))]
+            )
         return result
 
     def swiglu(
@@ -63,12 +65,12 @@ class FeedForwardRunner:
         instead of the profile's kernels."""
         if self.dp4a:
             digits = digits_of(self.session.profile, digits)
-        projections = self._gate_up_down(gate, up, down, hidden_dim, intermediate_dim, digits)
-        hidden, ff = projections[2].shape
+        network = self._gated(gate, up, down, hidden_dim, intermediate_dim, digits)
+        hidden, ff = network.down.shape
         x = self.session.vector(input, (hidden,), "input")
         buffers = FfnBuffers.of(self.session.workspace, ff)
         with self.session.result(hidden) as y, self.session.launches() as launch:
-            perform(launch, [*swiglu_ffn(*projections, buffers, x=StepValue.of(x), y=StepValue.of(y))])
+            perform(launch, [*feed_forward(network, buffers, x=StepValue.of(x), y=StepValue.of(y))])
         return y
 
     def swiglu_indexed(
@@ -94,14 +96,14 @@ class FeedForwardRunner:
         intermediate_dim: int | None = None,
     ) -> NDArray[np.float32]:
         """As fused_ffn_swiglu_gpu on host arrays, in one round trip."""
-        projections = self._gate_up_down(gate_name, up_name, down_name, hidden_dim, intermediate_dim)
-        hidden, ff = projections[2].shape
+        network = self._gated(gate_name, up_name, down_name, hidden_dim, intermediate_dim)
+        hidden, ff = network.down.shape
         buffers = FfnBuffers.of(self.session.workspace, ff)
         with self.session.round_trip(input, (hidden,), output, (hidden,)) as (launch, x, y, result):
-            perform(launch, [*swiglu_ffn(*projections, buffers, x=StepValue.of(x), y=StepValue.of(y))])
+            perform(launch, [*feed_forward(network, buffers, x=StepValue.of(x), y=StepValue.of(y))])
         return result
 
-    def _gate_up_down(
+    def _gated(
         self,
         gate: WeightLike,
         up: WeightLike,
@@ -109,14 +111,12 @@ class FeedForwardRunner:
         hidden: int | None,
         ff: int | None,
         digits: int | None = None,
-    ) -> tuple[Projection, Projection, Projection]:
-        projections = (
-            self._bound(gate, n=ff, k=hidden, digits=digits),
-            self._bound(up, n=ff, k=hidden, digits=digits),
-            self._bound(down, n=hidden, k=ff, digits=digits),
-        )
-        _require_way_back(projections[2], *projections[:2])
-        return projections
+    ) -> FeedForward:
+        gates = self._bound(gate, n=ff, k=hidden, digits=digits)
+        ups = self._bound(up, n=ff, k=hidden, digits=digits)
+        downs = self._bound(down, n=hidden, k=ff, digits=digits)
+        _require_way_back(downs, gates, ups)
+        return FeedForward(ups, downs, gates)
 
     def _bound(self, weight: WeightLike, *, n: int | None, k: int | None, digits: int | None = None) -> Projection:
         """With the profile's kernel, or with one that reads so many int8 planes."""

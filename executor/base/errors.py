@@ -20,6 +20,10 @@ class ModelError(PtxGenError):
         super().__init__(message if path is None else f"{path}: {message}")
 
 
+class UnsupportedModel(ModelError):
+    """A good model of which something is not computed here. It says what, and which model near it runs."""
+
+
 class GrammarError(ArgumentError):
     """A grammar that no answer can follow, or that takes too much to follow: the fault of what was asked, as every
     ArgumentError is, also where it shows in the middle of an answer."""

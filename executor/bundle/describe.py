@@ -7,9 +7,10 @@ second one beside it.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -26,9 +27,10 @@ from executor.memory.buffers import DeviceAllocation, GpuBuffer
 from executor.memory.kv_cache import KvCache
 from executor.memory.weights import Weights, load_weights
 from executor.memory.workspace import Workspace
-from executor.model.model_file import expected_tensors
+from executor.model.fused_tensors import SeparateTensors
 from executor.model.spec import Block, ModelSpec
 from executor.model.step_graph import ModelGraph
+from executor.model.tensors import expected_tensors
 from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
 from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
@@ -79,7 +81,7 @@ def describe(
     return Description(
         numbers=_numbers(spec) | {"context": context},
         kernels={str(call.kernel): call.kernel for call in calls},
-        tensors=_tensors(weights, file, launches),
+        tensors=_tensors(weights, source.tensors, file.paths, launches),
         buffers=_buffers(buffers, calls),
         initial={b.name: b.to_numpy() for b in buffers if device.written(b.pointer)},
         calls=calls,
@@ -113,12 +115,12 @@ class _TracedFile:
     """The file with tensor shapes that say which of the model's numbers they are."""
 
     def __init__(self, file: GgufFile, spec: ModelSpec) -> None:
-        shapes = expected_tensors(spec)
+        shapes, separate = expected_tensors(spec), SeparateTensors(file, spec)
         self.tensors: Mapping[str, TensorInfo] = {
-            name: replace(info, shape=shapes[name]) for name, info in file.tensors.items() if name in shapes
+            name: replace(info, shape=shapes[name]) for name, info in separate.tensors.items() if name in shapes
         }
-        self.data = file.data
-        self.read_into = file.read_into
+        self.data = separate.data
+        self.read_into = separate.read_into
 
 
 def outlier_kernels(model: Description) -> dict[str, KernelType]:
@@ -155,7 +157,9 @@ def _used(calls: Iterable[KernelCall], weights: Container[DeviceAllocation]) -> 
     return list(met.values())
 
 
-def _tensors(weights: Weights, file: GgufFile, launches: tuple[dict[str, Any], ...]) -> dict[str, dict[str, Any]]:
+def _tensors(
+    weights: Weights, infos: Mapping[str, TensorInfo], paths: Sequence[Path], launches: tuple[dict[str, Any], ...]
+) -> dict[str, dict[str, Any]]:
     users: dict[str, dict[str, None]] = {}  # a dict for its order
     for launch in launches:
         for argument in launch["arguments"].values():
@@ -166,9 +170,9 @@ def _tensors(weights: Weights, file: GgufFile, launches: tuple[dict[str, Any], .
             "format": weight.format.name,
             "rows": weight.n,
             "k": weight.k,
-            "bytes": file.tensors[name].nbytes,
-            "file": file.paths[file.tensors[name].part].name,
-            "file_offset": file.tensors[name].offset,
+            "bytes": infos[name].nbytes,
+            "file": paths[infos[name].part].name,
+            "file_offset": infos[name].offset,
             "kernels": list(users[name]),
         }
         for name, weight in weights.items()

@@ -22,6 +22,12 @@ number of such launches counts."""
 BESIDE: Final = 2e-6
 """Seconds, for each product of a step, of all that is not a product: norms, attention, starts of launches."""
 
+READ_SHARE: Final = 0.86
+"""Of the memory bandwidth of a GPU's data sheet, what products of one sequence's token reach."""
+
+LAYER: Final = 12.5e-6
+"""Seconds of a layer of such a token in which the memory idles: starts of launches, norms, reductions."""
+
 
 class Evidence(NamedTuple):
     """decides: a threshold above, a rule, or a function with a fixed answer; gpu: on which it was timed; found: the figures."""
@@ -38,6 +44,8 @@ EVIDENCE: Final = (
     Evidence("TURN", "H200", "the GPU idles about 80 us between two turns"),
     Evidence("RATE", "H200", "what launches for up to 8 rows reach"),
     Evidence("BESIDE", "H200", "8B: 406 us of a step beside 225 products (step-parts-8b-h200.json)"),
+    Evidence("READ_SHARE", "H200, H100", "with LAYER within 11 % of six models on each (one-sequence-{h200,h100}.json)"),
+    Evidence("LAYER", "H200", "with READ_SHARE 89 tokens/s for the 70B, measured 79 (several-llama-3.1-70b-two-h200.json)"),
     Evidence("weight_pipelines", "2 H100", "sent planes win with pipelines only, so sent_parts needs this rule"),
     Evidence("persistent_layers", "H200", "8B: a layer takes 55.9 us, launches are faster (persistent-layer-8b-h200.json)"),
     Evidence("executor.choice.persistent.FITTING", "H200", "8B: 16 warps of 4 rows 55.9 us, 8 warps and 8 stages 65.2"),

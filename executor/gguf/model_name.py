@@ -29,7 +29,7 @@ _NAME: Final = re.compile(
     rf"hf://(?P<repository>{_WORD}/{_WORD})(@(?P<revision>{_WORD}))?((:(?P<quantisation>{_WORD}))|/(?P<file>.+))?", re.DOTALL
 )
 _QUANTISATION: Final = re.compile(
-    r"(?<![A-Za-z0-9])(UD-)?(I?Q[1-9]_\w+|TQ[12]_0|MXFP4(_MOE)?|BF16|F16|F32)(?![A-Za-z0-9_])", re.IGNORECASE
+    r"(?<![A-Za-z0-9])(UD-)?(I?Q[1-9]_\w+|TQ[12]_0|(MX|NV)FP4(_MOE)?|BF16|F16|F32)(?![A-Za-z0-9_])", re.IGNORECASE
 )
 _NO_LANGUAGE_MODEL: Final = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 """In the names of files that come with a model: of its eyes, and of how it was quantised."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Self
 
 from executor.layers.ffn import FfnBuffers
@@ -23,6 +24,8 @@ class AttentionRows:
     k: GpuBuffer  # [kv_heads, head_dim]
     v: GpuBuffer  # [kv_heads, head_dim]
     rows: int = 1
+    before_norm: Mapping[str, GpuBuffer] = field(default_factory=dict)
+    """By `attn_q` and `attn_k`, what these are before they are normalised as whole rows, where the form does that."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class Activations(AttentionRows):
     projected: GpuBuffer  # [hidden]: what attention or the feed-forward adds to the stream
     ffn: FfnBuffers
     split: SplitActivations | None = None
+    spare: GpuBuffer | None = None  # [hidden]: a second normed vector, of forms that have one
+    gate: GpuBuffer | None = None  # [heads, head_dim]: what gates attended, where the form does that
+    gated: GpuBuffer | None = None  # [heads, head_dim]: the product of both
+    attended_normed: GpuBuffer | None = None  # [heads * head_dim], and
+    activated_normed: GpuBuffer | None = None  # [ff]: what the last matrices multiply, where that is normalised
 
     @property
     def stream(self) -> GpuBuffer:
@@ -58,6 +66,10 @@ class Activations(AttentionRows):
             return workspace.buffer(name, (count, s.head_dim) if rows == 1 else (rows, count, s.head_dim))
 
         ranks, own = s.ranks, s.own
+        at = s.form.norms
+        gates = ("attention gate", "gated attention") if s.form.gated_attention else ()
+        gate, gated = [heads(name, own.heads) for name in gates] or (None, None)
+        rows_of = {"attn_q": s.q_dim, "attn_k": s.kv_dim} if s.form.qk_norm == "row" else {}
         split = None
         if ranks > 1:
             split = SplitActivations(
@@ -75,5 +87,11 @@ class Activations(AttentionRows):
             projected=workspace.buffer("projected", own_shape(rows, s.hidden, ranks)),
             ffn=FfnBuffers.of(workspace, s.ff, rows, ranks),
             rows=rows,
+            before_norm={name: workspace.buffer(f"{name} before its norm", lines(rows, n)) for name, n in rows_of.items()},
             split=split,
+            spare=workspace.buffer("normed too", lines(rows, s.hidden)) if s.form.norms_twice else None,
+            gate=gate,
+            attended_normed=None if at.attended is None else workspace.buffer("attended, normed", lines(rows, s.q_dim)),
+            activated_normed=None if at.activated is None else workspace.buffer("activated, normed", lines(rows, s.ff)),
+            gated=gated,
         )

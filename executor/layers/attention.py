@@ -4,7 +4,7 @@ that the same launches serve every position."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
@@ -17,7 +17,7 @@ from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import LayerCache
 from executor.memory.workspace import Workspace
-from ptxgen.dsl.kernel_type import HalfForm
+from ptxgen.dsl.kernel_type import HalfForm, KernelType
 from ptxgen.kernels.activation.bias import BiasAdd
 from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
@@ -25,10 +25,14 @@ from ptxgen.kernels.attention.f16_split import F16SplitOutput
 from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
 from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
 from ptxgen.kernels.attention.output import Output
-from ptxgen.kernels.attention.rope_scatter import RopeScatter, can_norm
+from ptxgen.kernels.attention.rope_scatter import LARGEST_HEAD, RopeScatter, can_norm
 from ptxgen.kernels.attention.rope_source import RopeFused
+from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring
+from ptxgen.kernels.attention.temperature import QueryTemperature
 from ptxgen.kernels.attention.token_split import LastBlock
+from ptxgen.kernels.norm.per_head_layernorm import PerHeadLayerNorm
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
+from ptxgen.kernels.quantize.int8_planes import BLOCK
 from ptxgen.kernels.rope.rope import Rope
 
 
@@ -52,7 +56,8 @@ class PositionSplit:
         """What attention does to heads of a layer before it attends to them; None where it does not, because it is not asked
         to, or there is no kernel that does what these need."""
         neox, normed = s.rope_style == "neox", None not in (w.attn_q_norm, w.attn_k_norm)
-        if not (self.choice.rope_fused and biases_at_once(w) and s.rope_dim == s.head_dim):
+        whole = s.rope_dim == s.head_dim <= LARGEST_HEAD
+        if s.form.rotates_apart or not (self.choice.rope_fused and biases_at_once(w) and whole):
             return None
         if (w.attn_q_norm, w.attn_k_norm) != (None, None):
             suits = normed and can_norm(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim)
@@ -80,7 +85,7 @@ class TokenAttention:
             self._attend_at_once(b, s, w, a, style, out, form)
             return
         self._rotate_and_append(b, s, w, a)
-        attend(b, self.cache, q=a.q, out=out, length=self.length, form=form, split=self.split)
+        attend(b, self.cache, q=a.q, out=out, length=self.length, form=form, split=self.split, scores=s.form.scores)
 
     def _attend_at_once(
         self,
@@ -93,9 +98,10 @@ class TokenAttention:
         form: Form | None,
     ) -> None:
         cache, split = self.cache, self.split
-        form = form if isinstance(form, int) else None
-        sizes = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, "max_len": cache.max_len}
-        kernel = ContiguousAttention(True, **sizes, output=output_of(form), split=split.part, source=style)
+        form = planes_of_heads(form, s.head_dim)
+        sizes: dict[str, Any] = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, "max_len": cache.max_len}
+        parts: dict[str, Any] = {"split": split.part, "source": style, "scores": s.form.scores}
+        kernel = ContiguousAttention(True, **sizes, output=output_of(form), **parts)
         norms = {"q_gamma": w.attn_q_norm, "k_gamma": w.attn_k_norm, "eps": s.rms_eps} if style.normed else {}
         arguments: dict[str, Any] = {
             "out": a.attended, "q": a.q, "k": a.k, "v": a.v, "table": self.rope_table, "position": self.position,
@@ -105,6 +111,10 @@ class TokenAttention:
 
     def _rotate_and_append(self, b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
         cache, neox = self.cache, s.rope_style == "neox"
+        if s.form.rotates_apart:
+            rotate_rows(b, s, w, a, positions=self.position, table=self.rope_table)
+            append(b, cache, k=a.k, v=a.v, position=self.position)
+            return
         places = {"table": self.rope_table, "position": self.position}
         if b.fused and biases_at_once(w):
             added, norms = biases(w), {"q_gamma": w.attn_q_norm, "k_gamma": w.attn_k_norm}
@@ -127,6 +137,11 @@ class TokenAttention:
         for role, x in (("q", a.q), ("k", a.k)):
             b(f"rope_{role}", Rope(neox, True, x.shape[0], s.head_dim, cache.max_len, s.rope_dim), x=x, **places)
         append(b, cache, k=a.k, v=a.v, position=self.position)
+
+
+def planes_of_heads(form: Form | None, head_dim: int) -> int | None:
+    """The int8 planes that attention writes for a reader of this form: its blocks are of one head each."""
+    return form if isinstance(form, int) and head_dim % BLOCK == 0 else None
 
 
 def output_of(form: Form | None) -> Output:
@@ -157,26 +172,35 @@ def add_biases(b: Binding, w: ValidatedLayerWeights, a: AttentionRows) -> None:
 
 
 def normalise_heads(b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: AttentionRows) -> None:
-    """The RMSNorm of each head of the queries and the keys of all rows, where the architecture has it."""
+    """The norm of each head of the queries and the keys of all rows, where the architecture has it."""
     for role, norm, x in (("q", w.attn_q_norm, a.q), ("k", w.attn_k_norm, a.k)):
         if norm is not None:
             heads = x.view(0, (prod(x.shape[:-1]), s.head_dim))
-            kernel = PerHeadRmsNorm(heads=heads.shape[0], head_dim=s.head_dim)
+            kernel: KernelType = PerHeadRmsNorm(heads=heads.shape[0], head_dim=s.head_dim)
+            if s.form.qk_norm == "rows":
+                kernel = PerHeadLayerNorm(heads=norm.shape[0], head_dim=s.head_dim, m=a.rows)
             b(f"attn_{role}_norm", kernel, x=heads, gamma=norm, eps=s.rms_eps)
 
 
 def rotate_rows(
     b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: AttentionRows, *, positions: GpuBuffer, table: GpuBuffer
 ) -> None:
-    """The queries, keys and values of rows that join no cache, ready for attention.
+    """The queries, keys and values of rows, ready for attention, and for their cache if they have one.
 
     positions: u32[rows]; table: f32[max_len, rope_dim / 2, 2]. A row at a position of max_len or more is not rotated."""
+    late, temperature = s.form.qk_norm == "rotated", s.form.temperature
     add_biases(b, w, a)
-    normalise_heads(b, s, w, a)
+    if not late:
+        normalise_heads(b, s, w, a)
     for role, x in (("q", a.q), ("k", a.k)):
         heads = x.shape[-2]
         kernel = Rope(s.rope_style == "neox", True, heads, s.head_dim, table.shape[0], s.rope_dim, m=a.rows)
         b(f"rope_{role}", kernel, x=x.view(0, (a.rows, heads, s.head_dim)), table=table, positions=positions)
+    if late:
+        normalise_heads(b, s, w, a)
+    if temperature is not None:
+        grow = QueryTemperature(n=s.q_dim, m=a.rows, **asdict(temperature))
+        b("attn_q_temperature", grow, x=a.q.view(0, (a.rows, s.q_dim)), positions=positions)
 
 
 def append(b: Binding, cache: LayerCache, *, k: GpuBuffer, v: GpuBuffer, position: GpuBuffer) -> None:
@@ -195,9 +219,10 @@ def attend(
     length: GpuBuffer,
     split: PositionSplit,
     form: Form | None = None,
+    scores: Scoring = PLAIN_SCORES,
 ) -> None:
     """`out` is what q attends to among the first `length` positions of the cache; `form` is what it is read as; `split` as in
-    TokenAttention.
+    TokenAttention; scores: which of the positions it sees, and what becomes of its scores.
 
     q, out: f32[heads, head_dim], q rotated already; length: u32[1].
     """
@@ -205,8 +230,8 @@ def attend(
     kv_heads, _, _ = cache.keys.shape
     shape: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": cache.max_len}
     arguments = {"out": out.buffer, "q": q, "k_cache": cache.keys, "v_cache": cache.values, "length": length}
-    form = form if b.fused and isinstance(form, int) else None
-    kernel = ContiguousAttention(True, **shape, output=output_of(form))
+    form = planes_of_heads(form, head_dim) if b.fused else None
+    kernel = ContiguousAttention(True, **shape, output=output_of(form), scores=scores)
     if cache.max_len > split.choice.short:  # else no sequence is long, and of others incremental_attention has the same bits
         kernel = replace(kernel, split=split.part)
         arguments |= split.buffers(kernel)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Self
 
 from executor.layers.graph.gathers import GatherParts, own_shape
-from executor.layers.graph.operations import GeluOf, Operation, Swiglu
-from executor.layers.graph.products import project
+from executor.layers.graph.operations import Activate, Operation, Swiglu
+from executor.layers.graph.products import project_with_bias
 from executor.layers.graph.values import StepValue, lines
+from executor.layers.indexed import ACTIVATIONS
 from executor.layers.projection import Projection
+from executor.layers.shape import Activation
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 
@@ -33,19 +35,33 @@ class FfnBuffers:
         return cls(gate, up, activated, workspace.buffer("ffn activated by all", lines(rows, ff)) if ranks > 1 else None)
 
 
-def swiglu(
-    gate: Projection, up: Projection, b: FfnBuffers, x: StepValue, activated: StepValue, layer: int | None = None
-) -> Iterator[Operation]:
-    """activated = silu(gate(x)) * up(x), of all ranks; x, activated: f32[hidden] and f32[ff] of each token."""
-    gated, upped = (StepValue.of(one, x.tokens) for one in (b.gate, b.up))
-    yield project("ffn_gate", gate, x, gated, layer)
-    yield project("ffn_up", up, x, upped, layer)
-    if b.gathered is None:
-        yield Swiglu(name="ffn_swiglu", layer=layer, gate=gated, up=upped, y=activated)
-        return
-    own = StepValue.of(b.activated, x.tokens)
-    yield Swiglu(name="ffn_swiglu", layer=layer, gate=gated, up=upped, y=own)
-    yield GatherParts(name="ffn_swiglu", layer=layer, own=own, whole=activated)
+@dataclass(frozen=True)
+class FeedForward:
+    """The network down(activation(gate(x)) * up(x)), or down(activation(up(x))) where there is no gate. biases: those that
+    there are, by `ffn_up` and its like."""
+
+    up: Projection
+    down: Projection
+    gate: Projection | None = None
+    activation: Activation = "silu"
+    biases: Mapping[str, GpuBuffer] = field(default_factory=dict)
+
+
+def activate(f: FeedForward, b: FfnBuffers, x: StepValue, made: StepValue, layer: int | None = None) -> Iterator[Operation]:
+    """made = activation(gate(x)) * up(x), of all ranks; x, made: f32[hidden] and f32[ff] of each token."""
+    upped = StepValue.of(b.up, x.tokens)
+    own = made if b.gathered is None else StepValue.of(b.activated, x.tokens)
+    name = ACTIVATIONS[f.activation, f.gate is not None]
+    if f.gate is not None:
+        gated = StepValue.of(b.gate, x.tokens)
+        yield from project_with_bias("ffn_gate", f.gate, x, gated, f.biases.get("ffn_gate"), layer)
+        yield from project_with_bias("ffn_up", f.up, x, upped, f.biases.get("ffn_up"), layer)
+        yield Swiglu(name=name, layer=layer, gate=gated, up=upped, y=own, activation=f.activation)
+    else:
+        yield from project_with_bias("ffn_up", f.up, x, upped, f.biases.get("ffn_up"), layer)
+        yield Activate(name=name, layer=layer, x=upped, y=own, activation=f.activation)
+    if own is not made:
+        yield GatherParts(name=name, layer=layer, own=own, whole=made)
 
 
 def activated(b: FfnBuffers, tokens: int = 1) -> StepValue:
@@ -53,18 +69,8 @@ def activated(b: FfnBuffers, tokens: int = 1) -> StepValue:
     return StepValue.of(b.activated if b.gathered is None else b.gathered, tokens)
 
 
-def swiglu_ffn(
-    gate: Projection, up: Projection, down: Projection, b: FfnBuffers, *, x: StepValue, y: StepValue
-) -> Iterator[Operation]:
-    """y = down(silu(gate(x)) * up(x)); x, y: f32[hidden]."""
+def feed_forward(f: FeedForward, b: FfnBuffers, *, x: StepValue, y: StepValue) -> Iterator[Operation]:
+    """y = the network of x; x, y: f32[hidden] of each token."""
     made = activated(b, x.tokens)
-    yield from swiglu(gate, up, b, x, made)
-    yield project("ffn_down", down, made, y)
-
-
-def gelu_ffn(up: Projection, down: Projection, b: FfnBuffers, *, x: StepValue, y: StepValue) -> Iterator[Operation]:
-    """y = down(gelu(up(x))); x, y: f32[hidden]."""
-    upped, made = StepValue.of(b.up), StepValue.of(b.activated)
-    yield project("ffn_up", up, x, upped)
-    yield GeluOf(name="ffn_gelu", x=upped, y=made)
-    yield project("ffn_down", down, made, y)
+    yield from activate(f, b, x, made)
+    yield from project_with_bias("ffn_down", f.down, made, y, f.biases.get("ffn_down"))

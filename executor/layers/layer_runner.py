@@ -84,7 +84,7 @@ class LayerRunner:
         layers = whole("layers", layers, 1)
         shape = self.sequence.shape(hidden_dim, intermediate_dim, rms_eps=0.0)  # of which weights know nothing
         weights, profile, flagged = self.session.weights, self.session.profile, self.outliers.flagged
-        return build_indexed_weights(weights, layers, shape, profile, prefix=prefix, flagged=flagged)
+        return build_indexed_weights(weights, [shape] * layers, profile, prefix=prefix, flagged=flagged)
 
     def transformer_layer_gpu(
         self,

@@ -4,12 +4,22 @@ pages they see, is in device buffers, so that the same launches serve every mixt
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
+
+import numpy as np
 
 from executor.choice.attention import AttentionChoice
 from executor.layers.activations import Activations
-from executor.layers.attention import add_biases, biases, biases_at_once, normalise_heads, output_of
+from executor.layers.attention import (
+    add_biases,
+    biases,
+    biases_at_once,
+    normalise_heads,
+    output_of,
+    planes_of_heads,
+    rotate_rows,
+)
 from executor.layers.graph.binding import Binding
 from executor.layers.graph.values import Form, StepValue
 from executor.layers.indexed import ValidatedLayerWeights
@@ -25,6 +35,7 @@ from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
 from ptxgen.kernels.attention.paged_last_block import PagedAttentionLastBlock
 from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
 from ptxgen.kernels.attention.split import HANDED
+from ptxgen.kernels.rope.table import rotations
 
 
 @dataclass(frozen=True)
@@ -70,29 +81,41 @@ class RowsAttention:
             self._attend_in_tiles(b, s, a, tiles)
 
     def _rotate_and_append(self, b: Binding, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
+        if s.form.rotates_apart:
+            rotate_rows(b, s, w, a, positions=self.places.position, table=self.rope_table)
+            self._append(b, s, a, self._turns_nothing, {}, rotary_dim=2)
+            return
         added = biases(w)
         if not biases_at_once(w):
             add_biases(b, w, a)
             added = {}
         normalise_heads(b, s, w, a)
-        scatter = PagedRopeScatter(
-            neox=s.rope_style == "neox",
-            bias=bool(added),
-            heads=s.heads,
-            rotary_dim=s.rope_dim,
-            rows=a.rows,
-            **asdict(self.shape),
-        )
-        b("rope_scatter", scatter, **self._heads(s, a, "q", "k", "v"), **added, table=self.rope_table, **self._seen(a.rows))
+        self._append(b, s, a, self.rope_table, added, rotary_dim=s.rope_dim)
+
+    def _append(
+        self, b: Binding, s: LayerShape, a: Activations, table: GpuBuffer, added: Mapping[str, GpuBuffer], *, rotary_dim: int
+    ) -> None:
+        """The launch that adds biases, rotates by this table, and appends."""
+        style: dict[str, Any] = {"neox": s.rope_style == "neox", "bias": bool(added), "rotary_dim": rotary_dim}
+        scatter = PagedRopeScatter(**style, heads=s.heads, rows=a.rows, **asdict(self.shape))
+        b("rope_scatter", scatter, **self._heads(s, a, "q", "k", "v"), **added, table=table, **self._seen(a.rows))
+
+    @property
+    def _turns_nothing(self) -> GpuBuffer:
+        """A table of rotations of one pair, for heads that are rotated already: no other kernel appends to pages."""
+        table = self.workspace.buffer("no rotation", (self.shape.max_len, 1, 2))
+        table.upload(rotations(self.shape.max_len, np.zeros(1)))
+        return table
 
     def _attend_alone(
         self, b: Binding, s: LayerShape, a: Activations, lone: GpuBuffer, result: StepValue, form: Form | None
     ) -> None:
         """The first rows, as many as `lone` has; zeros where it says that a row is idle."""
         (rows,) = lone.shape
-        kernel = PagedAttention(heads=s.heads, rows=rows, **asdict(self.shape), **self.choice.alone._asdict()).filling()
+        sizes: dict[str, Any] = {"heads": s.heads, "rows": rows, **asdict(self.shape), **self.choice.alone._asdict()}
+        kernel = PagedAttention(**sizes, scores=s.form.scores).filling()
         packs = b.fused and isinstance(form, HalfForm) and s.head_dim in HEAD_DIMS
-        plain = PagedAttentionLastBlock(**kernel.parameters())
+        plain = PagedAttentionLastBlock(**{one.name: getattr(kernel, one.name) for one in fields(kernel)})
         if self.choice.last_block and (plain.windows or not packs):
             self._attend_at_once(b, s, a, plain, lone, result, form)
             return
@@ -106,9 +129,10 @@ class RowsAttention:
             "max_len": self.shape.max_len,
             "splits": kernel.splits,
             "least": kernel.least,
+            "scores": kernel.scores,
         }
         reduce = PagedAttentionReduce(**shape)
-        written = form if packs or isinstance(form, int) else None
+        written = form if packs else planes_of_heads(form, s.head_dim)
         _enqueue(b, reduce, result, written, {"out": out, **parts, "position": lone})
 
     def _attend_at_once(
@@ -126,11 +150,12 @@ class RowsAttention:
         heads = self._heads(s, a, "q", "attended", rows=rows)
         scratch = self.workspace.arrays(plain, f"attention of {rows}", plain.scratch)
         arguments = {"out": heads["attended"], "q": heads["q"], **self._seen(rows), "position": lone, **scratch}
-        _enqueue(b, plain, result, form if plain.windows or isinstance(form, int) else None, arguments)
+        _enqueue(b, plain, result, form if plain.windows else planes_of_heads(form, s.head_dim), arguments)
 
     def _attend_in_tiles(self, b: Binding, s: LayerShape, a: Activations, tiles: GpuBuffer) -> None:
         count, parts = tiles.shape[0], self.choice.parts
-        kernel = FlashAttention(heads=s.heads, rows=a.rows, **asdict(self.shape), tiles=count, parts=parts)
+        sizes: dict[str, Any] = {"heads": s.heads, "rows": a.rows, **asdict(self.shape)}
+        kernel = FlashAttention(**sizes, tiles=count, parts=parts, scores=s.form.scores)
         arguments = {"out": self._heads(s, a, "attended")["attended"], **self._heads(s, a, "q"), **self._seen(a.rows)}
         b("attention_tiles", kernel, **arguments, tiles=tiles)
 

@@ -14,7 +14,7 @@ from executor.memory.kv_cache import KvCache
 
 class RopeTable:
     """f32[max_len, rope_dim / 2, 2]: cosine and sine of every position that `cache` has room for, by `rotations` of so many
-    positions."""
+    positions; or such a table for each of several rotations, one after another."""
 
     def __init__(self, cache: KvCache, rotations: Callable[[int], NDArray[np.float32]]) -> None:
         self._cache = cache
@@ -24,7 +24,7 @@ class RopeTable:
     @property
     def buffer(self) -> GpuBuffer:
         """The table for the cache as it is: a cache that has grown, or whose table was freed, gets another one now."""
-        if not self._table.alive or self._table.shape[0] != self._cache.max_len:
+        if not self._table.alive or self._table.shape[-3] != self._cache.max_len:
             self._replace(self._upload(self._cache.max_len))
         return self._table
 

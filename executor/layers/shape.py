@@ -5,15 +5,94 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
+from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring
+from ptxgen.kernels.attention.temperature import Temperature
+
 RopeStyle = Literal["adjacent", "neox"]
 ROPE_STYLES: Final[tuple[RopeStyle, ...]] = get_args(RopeStyle)
+NormKind = Literal["rms", "layer"]
+Activation = Literal["silu", "gelu", "relu2", "sigmoid"]
+QkNorm = Literal["heads", "row", "rotated", "rows"]
+
+
+@dataclass(frozen=True)
+class BlockNorms:
+    """Where the norms of a layer stand, by their tensors without `.weight`; None: there is none. The first and the third
+    normalise what attention and the feed-forward network read, the second and the fourth what these add to the residual stream,
+    and the last two what their last matrices multiply."""
+
+    attention: str | None = "attn_norm"
+    attention_output: str | None = None
+    ffn: str | None = "ffn_norm"
+    ffn_output: str | None = None
+    attended: str | None = None
+    activated: str | None = None
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Those of the residual stream that there are."""
+        named = (self.attention, self.attention_output, self.ffn, self.ffn_output)
+        return tuple(name for name in named if name is not None)
+
+
+PRE_NORMS: Final = BlockNorms()
+
+
+@dataclass(frozen=True)
+class LayerForm:
+    """What a layer does with its matrices. The defaults are Llama's.
+
+    norm_kind "rms": x / sqrt(mean(x^2) + eps) * gamma; "layer": (x - mean(x)) / sqrt(var(x) + eps) * gamma + beta;
+    norms_weighted: whether the norms of the stream have gamma. parallel:
+    attention and the feed-forward network both read the layer's input, and both are added to it. gated: the network is
+    down(activation(gate(x)) * up(x)), else down(activation(up(x))). residual_scale: of what is added to the stream. scores:
+    which keys a query sees, and what becomes of its scores. qk_norm: of the queries and of the keys, before the rotation;
+    "heads": each head by itself; "row": all heads as one row; "rotated": each head by itself, after the rotation; "rows":
+    each head by itself, with gammas of its own. clamp: the largest magnitude of queries, keys and values; 0: any.
+    temperature: what multiplies queries by their position, if anything does. gated_attention: what queries attend to is
+    multiplied by the sigmoid of another product of what they are products of. output_eps: of the norms of what is added to
+    the stream; None: that of the others."""
+
+    norms: BlockNorms = PRE_NORMS
+    norm_kind: NormKind = "rms"
+    norms_weighted: bool = True
+    parallel: bool = False
+    activation: Activation = "silu"
+    gated: bool = True
+    residual_scale: float = 1.0
+    scores: Scoring = PLAIN_SCORES
+    qk_norm: QkNorm = "heads"
+    clamp: float = 0.0
+    temperature: Temperature | None = None
+    gated_attention: bool = False
+    output_eps: float | None = None
+
+    @property
+    def adds_biases_first(self) -> bool:
+        """Whether biases of Q, K and V are added where these are made, and not with the rotation."""
+        return self.qk_norm == "row" or self.clamp > 0.0
+
+    @property
+    def rotates_apart(self) -> bool:
+        """Whether queries and keys go through more than the kernels that rotate and append do at once."""
+        return self.qk_norm in ("rotated", "rows") or self.temperature is not None
+
+    @property
+    def norms_twice(self) -> bool:
+        """Whether two normalised vectors of a token are needed at a time: one of what is added to the stream, or one for the
+        feed-forward network beside that for attention."""
+        added = (self.norms.attention_output, self.norms.ffn_output) != (None, None)
+        return added or (self.parallel and self.norms.ffn is not None)
+
+
+LLAMA: Final = LayerForm()
 
 
 @dataclass(frozen=True)
 class LayerShape:
-    """The dimensions of a layer. rope_style: pairs (2i, 2i+1) are rotated for "adjacent", (i, i + head_dim/2) for "neox", in
-    the first rope_dim values of a head. ranks: how many devices share the heads and the rows of every matrix equally; all sizes
-    are those of the whole layer."""
+    """The dimensions of a layer, and its form. rope_style: pairs (2i, 2i+1) are rotated for "adjacent", (i, i + rope_dim/2) for
+    "neox", in the first rope_dim values of a head. rms_eps: of its norms, whatever their kind. ranks: how many devices share
+    the heads and the rows of every matrix equally; all sizes are those of the whole layer."""
 
     hidden: int
     ff: int
@@ -24,6 +103,7 @@ class LayerShape:
     rope_style: RopeStyle
     rope_dim: int
     ranks: int = 1
+    form: LayerForm = LLAMA
 
     @property
     def own(self) -> LayerShape:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.base.errors import ModelError
-from executor.model.spec import ModelSpec
+from executor.model.spec import ModelSpec, NormSpec
 
 Pooling = Literal["mean", "last"]
 POOLINGS: Final[tuple[Pooling, ...]] = ("mean", "last")
@@ -27,12 +27,20 @@ def pooling_of(spec: ModelSpec, path: Path) -> Pooling:
 
 
 def embedding(
-    states: Sequence[NDArray[np.float32]], gamma: NDArray[np.float32], eps: float, pooling: Pooling, *, unit: bool
-) -> NDArray[np.float32]:  # fmt: skip
-    """f32[hidden]. states: f32[hidden], the residual stream of each token; gamma: f32[hidden], of the last RMSNorm; unit: of
-    length 1."""
+    states: Sequence[NDArray[np.float32]],
+    norm: NormSpec,
+    vectors: Mapping[str, NDArray[np.float32]],
+    pooling: Pooling,
+    *,
+    unit: bool,
+) -> NDArray[np.float32]:
+    """f32[hidden]. states: f32[hidden], the residual stream of each token; norm: the last one of the model, of which `vectors`
+    has `weight` and `bias`, f32[hidden], where there are any; unit: of length 1."""
     x = np.asarray(states[-1:] if pooling == "last" else states, np.float64)
-    normed = x / np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps) * gamma.astype(np.float64)
+    x = x - np.mean(x, axis=1, keepdims=True) if norm.kind == "layer" else x
+    normed = x / np.sqrt(np.mean(x * x, axis=1, keepdims=True) + norm.eps) * vectors.get("weight", 1.0) + vectors.get(
+        "bias", 0.0
+    )
     vector: NDArray[np.float64] = normed.mean(axis=0)
     if unit:
         vector = vector / max(float(np.linalg.norm(vector)), np.finfo(np.float64).tiny)

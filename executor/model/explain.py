@@ -54,17 +54,17 @@ class Explained:
         }
 
 
-def explain(file: GgufFile, profile: GpuProfile) -> list[Explained]:
+def explain(file: GgufFile, profile: GpuProfile, tokens: int = 1) -> list[Explained]:
     """What the profile chooses for each format, as it is on the device, and shape of a model, in the order in which a token
-    meets them. Raises
-    ModelError for a file that is not a good model, ArgumentError for a profile that does not fit it.
+    meets them. tokens: of a step. Raises ModelError for a file that is not a good model, ArgumentError for a profile that does
+    not fit it.
 
     A matrix whose input has an outlier, which only running the model shows, gets an accurate kernel at any precision."""
     rows = []
     for stored in matrices(file):
         matrix = replace(stored, format=profile.at_load(stored.format, stored.k))
-        choice = profile.choose(matrix.format, matrix.k, matrix.n)
-        require_fit(choice.kernel, matrix.format, matrix.roles[0][0], n=matrix.n, k=matrix.k)
+        choice = profile.choose(matrix.format, matrix.k, matrix.n, rows=tokens)
+        require_fit(choice.kernel, matrix.format, matrix.roles[0][0], n=matrix.n, k=matrix.k, rows=tokens)
         measured = None if choice.entry is None else choice.entry.error
         error = max(choice.kernel.accuracy(np.random.default_rng(0)).values(), default=0.0) if measured is None else measured
         rows.append(Explained(matrix, choice, error))

@@ -337,7 +337,8 @@ class LanguageModel:
         many = [texts] if is_one else list(texts)
         asked = pooling_of(self.spec, self.tokenizer.path) if pooling is None else one_of("pooling", pooling, POOLINGS)
         ids = [self._prompt(text) for text in many]
-        gamma = self.decoder.weights["output_norm.weight"].buffer.to_numpy()
+        weights, names = self.decoder.weights, {kind: f"output_norm.{kind}" for kind in ("weight", "bias")}
+        vectors = {kind: weights[name].buffer.to_numpy() for kind, name in names.items() if name in weights}
         found = np.empty((len(many), self.spec.hidden), np.float32)
         with self.decoder.busy("embedding"):
             for row, tokens_of_one in zip(found, ids, strict=True):
@@ -346,7 +347,7 @@ class LanguageModel:
                 for token in tokens_of_one:
                     self.decoder.step(token, head=False)
                     states.append(self.decoder.hidden())
-                row[:] = embedding(states, gamma, self.spec.norm.eps, asked, unit=unit)
+                row[:] = embedding(states, self.spec.norm, vectors, asked, unit=unit)
         return found[0] if is_one else found
 
     def _require_open(self) -> None:

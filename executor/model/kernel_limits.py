@@ -5,23 +5,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from executor.base.errors import ModelError
+from executor.base.errors import UnsupportedModel
 from executor.gguf.directory import Value
 from executor.gguf.gguf_file import GgufFile
-from executor.model.model_file import KEYS, check_tensors, read_spec, size
+from executor.layers.graph.operations import ACTIVATIONS
+from executor.layers.shape import NormKind
+from executor.model.model_file import KEYS, check_tensors, naming_what_runs, read_spec, size
 from executor.model.spec import Block, ModelSpec
 from ptxgen.errors import ShapeError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
+from ptxgen.kernels.norm.layernorm import LayerNorm
+from ptxgen.kernels.norm.per_head_layernorm import PerHeadLayerNorm
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.token.argmax import ArgMax
 from ptxgen.kernels.token.embedding_lookup import EmbeddingLookup
 
+NORMS: Final[Mapping[NormKind, type[RmsNorm] | type[LayerNorm]]] = {"rms": RmsNorm, "layer": LayerNorm}
 TOKENS: Final = "tokenizer.ggml.tokens"
 
 
@@ -30,15 +36,16 @@ def runnable_spec(file: GgufFile) -> ModelSpec:
     is not a good model or too large for a kernel."""
     spec = read_spec(file)
     check_tensors(file, spec)
-    require_kernels(spec, file.metadata, file.path)
+    with naming_what_runs(file):
+        require_kernels(spec, file.metadata, file.path)
     return spec
 
 
 def require_kernels(spec: ModelSpec, metadata: Mapping[str, Value], path: Path) -> None:
-    """ModelError, with key, value and what is allowed, for a size that a kernel which every model has does not take."""
+    """UnsupportedModel, with key, value and what is allowed, for a size that a kernel which every model has does not take."""
     probes: list[Callable[[], object]] = [
         lambda: EmbeddingLookup(indirect=True, format=FORMATS["F32"], rows=spec.vocab, k=spec.hidden),
-        lambda: RmsNorm(hidden=spec.hidden),
+        lambda: NORMS[spec.norm.kind](hidden=spec.hidden),
         lambda: ArgMax(n=spec.vocab),
     ]
     for block in dict.fromkeys(spec.blocks):
@@ -49,26 +56,37 @@ def require_kernels(spec: ModelSpec, metadata: Mapping[str, Value], path: Path) 
 
 
 def _probes(block: Block) -> list[Callable[[], object]]:
-    a, ff = block.mixer, block.ffn.ff
+    a, f = block.mixer, block.ffn
+    activation = partial(FusedSwiglu, activation=f.activation) if f.gated else ACTIVATIONS[f.activation]
+    sizes: dict[str, Any] = {"heads": a.heads, "kv_heads": a.kv_heads, "head_dim": a.head_dim, "max_len": 1}
     probes: list[Callable[[], object]] = [
-        lambda: ContiguousAttention(True, heads=a.heads, kv_heads=a.kv_heads, head_dim=a.head_dim, max_len=1),
-        lambda: FusedSwiglu(n=ff),
+        lambda: ContiguousAttention(True, **sizes, scores=a.scores),
+        lambda: activation(n=f.ff),
     ]
-    if a.qk_norm is not None:
+    if block.norms.at.attended is not None:
+        probes.append(lambda: NORMS[block.norms.norm.kind](hidden=a.q_dim))
+    if block.norms.at.activated is not None:
+        probes.append(lambda: NORMS[block.norms.norm.kind](hidden=f.ff))
+    if a.qk_norm is not None and a.qk_norm_of == "row":
+        norm = NORMS[a.qk_norm.kind]
+        probes += [lambda: norm(hidden=a.q_dim), lambda: norm(hidden=a.kv_dim)]
+    elif a.qk_norm is not None and a.qk_norm_of == "rows":
+        probes.append(lambda: PerHeadLayerNorm(heads=a.heads, head_dim=a.head_dim))
+    elif a.qk_norm is not None:
         probes.append(lambda: PerHeadRmsNorm(heads=a.heads, head_dim=a.head_dim))
     return probes
 
 
 @contextmanager
 def named_by_key(spec: ModelSpec, metadata: Mapping[str, Value], path: Path) -> Iterator[None]:
-    """In the block, a shape that a kernel does not take is a ModelError that names the key which gives it, if one does."""
+    """In the block, a shape that a kernel does not take is an UnsupportedModel with the key that gives it, if one does."""
     try:
         yield
     except ShapeError as error:
         key = _key(error, spec, metadata)
         if key is None:
             raise
-        raise ModelError(f"{key} is {error.value}; {error.kernel} takes {error.allowed}", path) from error
+        raise UnsupportedModel(f"{key} is {error.value}; {error.kernel} takes {error.allowed}", path) from error
 
 
 def _key(error: ShapeError, spec: ModelSpec, metadata: Mapping[str, Value]) -> str | None:

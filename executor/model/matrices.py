@@ -10,8 +10,9 @@ from executor.gguf.gguf_file import GgufFile
 from executor.layers.indexed import INPUTS
 from executor.memory.weights import TensorFile
 from executor.model.kernel_limits import runnable_spec
-from executor.model.model_file import expected_tensors
 from executor.model.spec import ModelSpec
+from executor.model.split import loaded
+from executor.model.tensors import expected_tensors
 from ptxgen.formats import FORMATS, Format, RepackedFormat
 
 HEAD = "output"
@@ -27,6 +28,11 @@ class ModelMatrix:
     roles: tuple[tuple[str, int], ...]
 
     @property
+    def type(self) -> str:
+        """The name of its type in a file."""
+        return self.format.native.name if isinstance(self.format, RepackedFormat) else self.format.name
+
+    @property
     def nbytes(self) -> int:
         """Bytes of one such matrix."""
         return self.n * self.format.row_bytes(self.k)
@@ -35,10 +41,10 @@ class ModelMatrix:
 def matrices(file: GgufFile) -> tuple[ModelMatrix, ...]:
     """The distinct formats and shapes, in the order in which a token meets them. Raises ModelError for a file that is not a
     model that is supported."""
-    spec = runnable_spec(file)
+    tensors, spec = loaded(file, runnable_spec(file), 1)
     roles: dict[tuple[Format, int, int], dict[str, int]] = {}
     for role, name in multiplied(spec):
-        info = file.tensors[name]
+        info = tensors.tensors[name]
         n, k = info.shape
         counts = roles.setdefault((FORMATS[info.ggml_type.name], k, n), {})
         counts[role] = counts.get(role, 0) + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,13 +17,14 @@ from executor.memory.repacking import Repacking
 from executor.memory.weights import TensorFile, load_weights
 from executor.memory.workspace import Workspace
 from executor.model.matrices import repacked
-from executor.model.model_file import expected_tensors
+from executor.model.metadata import LAYER, in_layer
 from executor.model.prompt_chunks import prompt_steps
 from executor.model.row_steps import CHUNK
 from executor.model.spec import ModelSpec
-from executor.model.split import SplitTensors, split_spec
+from executor.model.split import loaded
 from executor.model.step_graph import ModelGraph
 from executor.model.step_launches import StepBody, StepModel, rows_attention
+from executor.model.tensors import expected_tensors
 from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
 from ptxgen.kernels.attention.paged_cache import TILE as PAGE_UNIT
 from ptxgen.target import Target
@@ -70,24 +71,34 @@ def memory_needed(
     so many devices that share it, and gather by `gathers`. Without a `profile` the environment's counts. Raises what loading
     would raise."""
     device, profile = DryRunMemory(ranks, gathers), profile or GpuProfile.from_environment()
-    if ranks > 1:
-        file, spec = SplitTensors(file, ranks), split_spec(spec, ranks)
+    file, spec = loaded(file, spec, ranks)
     repacking = Repacking(repacked(file, spec, profile))
     weights = load_weights(device, file, list(expected_tensors(spec)), repacking=repacking)
     cache = KvCache(device, spec.layers, spec.layer.own.kv_heads, spec.layer.head_dim, context)
     table = GpuBuffer.from_numpy(device, rope_cosines(file, spec, context), name="rope table")
     workspace = Workspace(device)
-    alone = token_attention(spec, profile, target)
+    alone, few = token_attention(spec, profile, target), _first_of_each_kind(file, spec)
     persistent = choose_persistent(profile, target, 0) if ranks == 1 else None  # its blocks take no memory
-    TokenLaunches.build(ModelGraph(spec, weights, profile, persistent=persistent), cache, workspace, table, attention=alone)
+    TokenLaunches.build(ModelGraph(few, weights, profile, persistent=persistent), cache, workspace, table, attention=alone)
     prompts = 0
     if context % PAGE_UNIT == 0:  # others are read token by token
         page = GpuBuffer.from_numpy(device, np.zeros((1, 1), np.uint32), name="page table")
         attention = rows_attention(spec, profile, target, "f32")
-        steps = StepModel(ModelGraph(spec, weights, profile), as_pages(cache, page), table, attention)
+        steps = StepModel(ModelGraph(few, weights, profile), as_pages(cache, page), table, attention)
         prompts = sum(_step_bytes(device, steps, rows) for rows in prompt_steps(context, chunk))
     staged = repacking.staged_bytes(file.tensors.values())
     return MemoryNeeded(weights.nbytes, cache.nbytes, workspace.nbytes + table.nbytes, prompts, context, staged)
+
+
+def _first_of_each_kind(file: TensorFile, spec: ModelSpec) -> ModelSpec:
+    """The model without its last layers, as far as these are like earlier ones: its steps take the same room, and are laid out
+    sooner. Layers are alike if they compute the same with tensors of the same types."""
+    types: dict[str, set[tuple[str, object]]] = {}
+    for name, info in file.tensors.items():
+        if (layer := LAYER.match(name)) is not None:
+            types.setdefault(layer.group(), set()).add((in_layer(name), info.ggml_type))
+    kinds = [(block, frozenset(types[f"blk.{layer}."])) for layer, block in enumerate(spec.blocks)]
+    return replace(spec, blocks=spec.blocks[: max(map(kinds.index, kinds)) + 1])
 
 
 def _step_bytes(device: DryRunMemory, model: StepModel, rows: int) -> int:

@@ -4,29 +4,36 @@ read is up to the architecture."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
 
 import numpy as np
 
-from executor.base.errors import ModelError, quoted
+from executor.base.errors import ModelError, UnsupportedModel, quoted
 from executor.gguf.directory import Value
 from executor.gguf.gguf_file import GgufFile
 
 MAX_DIMENSION: Final = 1 << 24  # values; the widest released model has under 2^15, the largest vocabulary under 2^19
+LAYER: Final = re.compile(r"^blk\.\d+\.")
 MAX_CONTEXT: Final = 1 << 31  # tokens: positions are signed 32-bit
 
 
 class Metadata:
     """The keys of a file that begin with the name of its architecture, and which tensors it has."""
 
-    def __init__(self, file: GgufFile, architecture: str) -> None:
+    def __init__(self, file: GgufFile, architecture: str, unused: frozenset[str] = frozenset()) -> None:
         self.architecture = architecture
         self._file = file
+        self._unused = unused
 
     def fail(self, message: str) -> NoReturn:
         """ModelError about this file."""
         raise ModelError(message, self._file.path)
+
+    def refuse(self, message: str) -> NoReturn:
+        """UnsupportedModel: the file is good, and this of it is not computed."""
+        raise UnsupportedModel(message, self._file.path)
 
     def name(self, key: str) -> str:
         """The key as the file has it."""
@@ -37,8 +44,8 @@ class Metadata:
         return self._file.metadata.get(self.name(key))
 
     def has(self, tensor: str) -> bool:
-        """Whether the file has this tensor."""
-        return tensor in self._file.tensors
+        """Whether the file has this tensor, and the architecture uses it."""
+        return tensor in self._file.tensors and in_layer(tensor) not in self._unused
 
     def required(self, key: str) -> Value:
         """Its value."""
@@ -86,9 +93,44 @@ class Metadata:
             self.fail(f"{self.name(key)} is {quoted(value)}; allowed: a positive finite number")
         return float(value)
 
-    def epsilon(self, key: str) -> float:
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number."""
+        value = self.required(key) if default is None else self.get(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            self.fail(f"{self.name(key)} is {quoted(value)}; allowed: a finite number")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.get(key)
+        if not isinstance(value, bool | None):
+            self.fail(f"{self.name(key)} is {quoted(value)}; allowed: true or false")
+        return default if value is None else value
+
+    def one_of(self, key: str, allowed: Sequence[str], default: str) -> str:
+        """One of these words."""
+        value = self.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, str) or value not in allowed:
+            self.refuse(f"{self.name(key)} is {quoted(value)}, which is not supported; supported: {', '.join(allowed)}")
+        return value
+
+    def whole_numbers(self, key: str) -> Sequence[int] | None:
+        """An array of whole numbers or of booleans; None if it is not there, or is no array."""
+        value = self.get(key)
+        if not isinstance(value, list | np.ndarray):
+            return None
+        numbers: list[Value] = list(value) if isinstance(value, list) else value.tolist()
+        if not all(isinstance(number, int) for number in numbers):
+            self.fail(f"{self.name(key)} is {quoted(value)}; allowed: whole numbers, or true and false")
+        return [int(number) for number in numbers]  # type: ignore[arg-type]
+
+    def epsilon(self, key: str, default: float | None = None) -> float:
         """A number between 0 and 1."""
-        eps = self.positive(key)
+        eps = self.positive(key, default)
         if eps >= 1:
             self.fail(f"{self.name(key)} is {eps}; allowed: above 0, below 1")
         return eps
@@ -99,7 +141,7 @@ class Metadata:
             value = self.get(key)
             if value is not None and not any(_equal(value, one) for one in values):
                 said = " or ".join(map(str, values))
-                self.fail(f"{self.name(key)} is {quoted(value)}, which is not supported; supported: {said}")
+                self.refuse(f"{self.name(key)} is {quoted(value)}, which is not supported; supported: {said}")
 
     def layers(self) -> int:
         """How many blocks the file says it has. Bounded by its tensors, so that a list of all is short."""
@@ -123,6 +165,11 @@ class Metadata:
         if isinstance(value, bool) or not isinstance(value, int | None):
             self.fail(f"{self.name('pooling_type')} is {quoted(value)}; allowed: one whole number")
         return value or 0
+
+
+def in_layer(tensor: str) -> str:
+    """The name of a tensor without its layer."""
+    return LAYER.sub("", tensor)
 
 
 def _equal(value: Value, allowed: Value) -> bool:

@@ -1,16 +1,18 @@
-"""Parts that several architectures have: how each is read from a file, and which tensors it needs. Keys and defaults are
-those of llama.cpp (src/llama-model.cpp)."""
+"""Parts that architectures have, and how each is read from a file. Keys and defaults are those of llama.cpp
+(src/llama-model.cpp, src/models). Rotations: ropes.py; the tensors that a model needs: tensors.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from executor.gguf.directory import Value
-from executor.layers.shape import RopeStyle
-from executor.model.architecture import Shapes
+from executor.layers.shape import PRE_NORMS, Activation, BlockNorms, NormKind, QkNorm
 from executor.model.metadata import MAX_CONTEXT, Metadata
 from executor.model.spec import Attention, Block, Dense, ModelSpec, Norms, NormSpec, RopeSpec
+from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring
+from ptxgen.kernels.attention.temperature import Temperature
 
 DENSE: Final[dict[str, tuple[Value, ...]]] = {
     "attention.causal": (True,),
@@ -18,45 +20,156 @@ DENSE: Final[dict[str, tuple[Value, ...]]] = {
     "expert_used_count": (0,),
 }
 """Keys of every decoder without experts, with the values with which it is computed."""
-ROPE_FACTORS: Final = "rope_freqs.weight"
+ONE_EXPERT: Final[dict[str, tuple[Value, ...]]] = DENSE | {"expert_count": (0, 1), "expert_used_count": (0, 1)}
+"""Those of decoders whose files may count their one network as an expert."""
+LATER_PRE_NORM: Final = BlockNorms(ffn="post_attention_norm")
+"""A norm before attention, and one before the feed-forward network that is called by what it stands behind."""
+SANDWICH: Final = BlockNorms(attention_output="post_attention_norm", ffn_output="post_ffw_norm")
+"""One before and one behind attention, and so for the feed-forward network."""
+POST_NORMS: Final = BlockNorms(None, "post_attention_norm", None, "post_ffw_norm")
+"""Only behind."""
+SHARED_NORM: Final = BlockNorms(ffn=None)
+"""One, which attention and the feed-forward network both read."""
+MATRICES: Final = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+Window = Callable[[int], int | None]
+QKV_BIASES: Final = frozenset(("attn_q", "attn_k", "attn_v"))
 
 
-def decoder(m: Metadata, blocks: Iterable[Block], norm: NormSpec) -> ModelSpec:
-    """These blocks between a table of embeddings and a head, which is the table if the file has no other."""
+def dense_decoder(
+    m: Metadata,
+    rope: RopeSpec | Callable[[int], RopeSpec],
+    *,
+    norm: NormKind = "rms",
+    weighted: bool = True,
+    norms: BlockNorms = PRE_NORMS,
+    parallel: bool = False,
+    activation: Activation = "silu",
+    gated: bool = True,
+    fused_gate: bool = False,
+    ff_share: int = 1,
+    epsilon: float | None = None,
+    qk_norm: bool | None = False,
+    qk_norm_of: QkNorm = "heads",
+    scores: Scoring | Callable[[int], Scoring] = PLAIN_SCORES,
+    output_eps: float | None = None,
+    clamp: float = 0.0,
+    temperature: Temperature | None = None,
+    gated_attention: bool = False,
+    embedding_norm: NormSpec | None = None,
+    learned_positions: bool = False,
+    residual_scale: float = 1.0,
+    embedding_scale: float = 1.0,
+    logit_scale: float = 1.0,
+    logit_softcap: float = 0.0,
+) -> ModelSpec:
+    """A decoder of blocks of attention and a dense feed-forward network. The defaults are Llama's.
+
+    rope, scores: of every layer, or by its number. weighted: whether norms of the stream have weights; epsilon: of norms, where
+    the file does not say it. qk_norm: whether queries and keys are normalised; None: where the file has the tensors.
+    fused_gate: gate and up may be one tensor; ff_share: the length in the file is so many times the network's width. See
+    spec.py for the others."""
+    layers, spec = m.layers(), replace(norm_spec(m, norm, epsilon, "output_norm"), weighted=weighted)
+    sizes = attention_sizes(m, layers)
+    widths = [width // ff_share for width in m.per_layer("feed_forward_length", layers)]
+
+    def block(layer: int) -> Block:
+        heads, kv_heads, head_dim = sizes[layer]
+        name = f"blk.{layer}."
+        normed = m.has(f"{name}attn_q_norm.weight") if qk_norm is None else qk_norm
+        own = replace(norm_spec(m, norm, epsilon, *(name + tensor for tensor in norms.tensors)), weighted=weighted)
+        of_heads = norm_spec(m, norm, epsilon, *([f"{name}attn_q_norm"] if qk_norm_of == "row" else []))
+        mixer = Attention(
+            heads,
+            kv_heads,
+            head_dim,
+            rope if isinstance(rope, RopeSpec) else rope(layer),
+            qk_norm=of_heads if normed else None,
+            qk_norm_of=qk_norm_of,
+            scores=scores if isinstance(scores, Scoring) else scores(layer),
+            clamp=clamp,
+            temperature=temperature,
+            gated=gated_attention,
+            fused=m.has(f"{name}attn_qkv.weight"),
+        )
+        ffn = Dense(widths[layer], activation, gated, fused_gate and not m.has(f"{name}ffn_gate.weight"))
+        return Block(mixer, ffn, Norms(own, norms, output_eps), parallel, residual_scale, _biases(m, name))
+
     return ModelSpec(
         architecture=m.architecture,
         vocab=m.vocab(),
         hidden=m.integer("embedding_length"),
         context_length=m.integer("context_length", most=MAX_CONTEXT),
-        blocks=tuple(blocks),
-        norm=norm,
+        blocks=tuple(block(layer) for layer in range(layers)),
+        norm=spec,
         tied=not m.has("output.weight"),
         pooling_type=m.pooling_type(),
+        head_bias=m.has("output.bias"),
+        embedding_norm=embedding_norm,
+        learned_positions=learned_positions,
+        embedding_scale=embedding_scale,
+        logit_scale=logit_scale,
+        logit_softcap=logit_softcap,
     )
 
 
-def pre_norm_decoder(m: Metadata, *, rope_style: RopeStyle, bias: bool | None = None, qk_norm: bool = False) -> ModelSpec:
-    """A decoder of blocks of attention and SwiGLU, an RMSNorm before each. bias, qk_norm: as `attentions`."""
-    layers, norm = m.layers(), NormSpec(m.epsilon("attention.layer_norm_rms_epsilon"))
-    mixers = attentions(m, layers, rope_style=rope_style, bias=bias, qk_norm=norm if qk_norm else None)
-    widths = m.per_layer("feed_forward_length", layers)
-    blocks = (Block(mixer, Dense(ff), Norms(norm, norm)) for mixer, ff in zip(mixers, widths, strict=True))
-    return decoder(m, blocks, norm)
+def norm_spec(m: Metadata, kind: NormKind, default: float | None, *tensors: str) -> NormSpec:
+    """A norm of this kind; it has a bias if one of the tensors, named without `.weight`, does. default: its epsilon, where the
+    file does not say it."""
+    eps = m.epsilon("attention.layer_norm_rms_epsilon" if kind == "rms" else "attention.layer_norm_epsilon", default)
+    return NormSpec(eps, kind, kind == "layer" and any(m.has(f"{tensor}.bias") for tensor in tensors))
 
 
-def attentions(
-    m: Metadata, layers: int, *, rope_style: RopeStyle, bias: bool | None, qk_norm: NormSpec | None
-) -> Sequence[Attention]:
-    """That of each layer. bias: whether Q, K and V have biases; None: in those layers in which the file has some."""
+def attention_sizes(m: Metadata, layers: int) -> Sequence[tuple[int, int, int]]:
+    """Heads, key-value heads and the width of a head, of each layer."""
     hidden, heads = m.integer("embedding_length"), m.per_layer("attention.head_count", layers)
     found = []
-    for layer, (own, kv) in enumerate(zip(heads, m.per_layer("attention.head_count_kv", layers, heads), strict=True)):
+    for own, kv in zip(heads, m.per_layer("attention.head_count_kv", layers, heads), strict=True):
         if own % kv:
             m.fail(f"{m.name('attention.head_count')} is {own}, which {kv} key-value heads do not divide")
-        head_dim = _head_dim(m, hidden, own)
-        biased = m.has(f"blk.{layer}.attn_q.bias") if bias is None else bias
-        found.append(Attention(own, kv, head_dim, rope(m, rope_style, head_dim), biased, qk_norm))
+        found.append((own, kv, _head_dim(m, hidden, own)))
     return found
+
+
+def head_dim(m: Metadata) -> int:
+    """The width of a head of the first layer."""
+    return attention_sizes(m, m.layers())[0][2]
+
+
+def windows(m: Metadata, pattern: int, *, default: int | None = None) -> Window:
+    """By layer, how many positions a token sees, its own included; None: all. Of `pattern` layers the last sees all, unless the
+    file has another number, or lists the layers with a window. default: the width where the file has none; None: then no layer
+    has a window."""
+    width = m.get("attention.sliding_window")
+    if (default is None and width is None) or width == 0:
+        return unwindowed
+    wide = m.integer("attention.sliding_window", default, most=MAX_CONTEXT)
+    listed = m.whole_numbers("attention.sliding_window_pattern")
+    if listed is not None:
+        if len(listed) < m.layers():
+            m.fail(f"{m.name('attention.sliding_window_pattern')} has {len(listed)} values for {m.layers()} layers")
+        return lambda layer: wide if listed[layer] else None
+    count = m.integer("attention.sliding_window_pattern", pattern)
+    return lambda layer: wide if layer % count < count - 1 else None
+
+
+def unwindowed(layer: int) -> int | None:
+    """That of a layer that sees all positions."""
+    return None
+
+
+def query_scale(m: Metadata, large: int) -> float | None:
+    """The factor of scores in Gemma 2 and 3: that of the width of a head, but in the model of so many layers of a width of
+    embedding / heads."""
+    heads = m.per_layer("attention.head_count", m.layers())[0]
+    return (m.integer("embedding_length") // heads) ** -0.5 if m.layers() == large else None
+
+
+def _biases(m: Metadata, block: str) -> frozenset[str]:
+    """The matrices of a layer that have one in the file, by role; those of a fused tensor are of its parts."""
+    found = {role for role in MATRICES if m.has(f"{block}{role}.bias")}
+    if m.has(f"{block}attn_qkv.bias"):
+        found |= QKV_BIASES
+    return frozenset(found)
 
 
 def _head_dim(m: Metadata, hidden: int, heads: int) -> int:
@@ -65,62 +178,7 @@ def _head_dim(m: Metadata, hidden: int, heads: int) -> int:
     keys = m.integer("attention.key_length", hidden // heads or None)
     values = m.integer("attention.value_length", hidden // heads or None)
     if keys != values:
-        m.fail(f"{m.name('attention.value_length')} is {values}, and heads of keys have {keys} values; they must be equal")
+        m.refuse(f"{m.name('attention.value_length')} is {values}, and heads of keys have {keys} values; they must be equal")
     if keys % 2:
         m.fail(f"{m.name('attention.key_length')} is {keys}; rotary embedding needs an even number")
     return keys
-
-
-def rope(m: Metadata, style: RopeStyle, head_dim: int) -> RopeSpec:
-    """A rotation of whole heads that nothing scales but the divisors that the file may have (Llama-3)."""
-    m.only({"rope.scaling.type": ("none", "linear"), "rope.scaling.attn_factor": (1.0,)})
-    if m.get("rope.scaling.type") != "none":
-        m.only({"rope.scaling.factor": (0.0, 1.0), "rope.scale_linear": (0.0, 1.0)})
-    rotated = m.integer("rope.dimension_count", head_dim)
-    if rotated != head_dim:
-        m.fail(f"{m.name('rope.dimension_count')} is {rotated}; only the whole head of {head_dim} can be rotated")
-    factors = ROPE_FACTORS if m.has(ROPE_FACTORS) else None
-    return RopeSpec(style, rotated, m.positive("rope.freq_base", 10000.0), factors)
-
-
-def pre_norm_tensors(spec: ModelSpec) -> Shapes:
-    """Those of `pre_norm_decoder`."""
-    shapes = dict(outer_tensors(spec))
-    for layer, block in enumerate(spec.blocks):
-        own = {"attn_norm.weight": (spec.hidden,), **attention_tensors(block.mixer, spec.hidden)}
-        own |= {"ffn_norm.weight": (spec.hidden,), **swiglu_tensors(block.ffn, spec.hidden)}
-        shapes |= {f"blk.{layer}.{name}": shape for name, shape in own.items()}
-    return shapes
-
-
-def outer_tensors(spec: ModelSpec) -> Shapes:
-    """Embeddings, head, and divisors of rotations."""
-    shapes: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (spec.vocab, spec.hidden),
-        "output_norm.weight": (spec.hidden,),
-    }
-    if not spec.tied:
-        shapes["output.weight"] = (spec.vocab, spec.hidden)
-    ropes = (block.mixer.rope for block in spec.blocks)
-    return shapes | {rope.factors: (rope.dim // 2,) for rope in ropes if rope.factors is not None}
-
-
-def attention_tensors(mixer: Attention, hidden: int) -> Shapes:
-    """Of one layer."""
-    q, kv = mixer.q_dim, mixer.kv_dim
-    shapes: dict[str, tuple[int, ...]] = {
-        "attn_q.weight": (q, hidden),
-        "attn_k.weight": (kv, hidden),
-        "attn_v.weight": (kv, hidden),
-        "attn_output.weight": (hidden, q),
-    }
-    if mixer.bias:
-        shapes |= {"attn_q.bias": (q,), "attn_k.bias": (kv,), "attn_v.bias": (kv,)}
-    if mixer.qk_norm is not None:
-        shapes |= {"attn_q_norm.weight": (mixer.head_dim,), "attn_k_norm.weight": (mixer.head_dim,)}
-    return shapes
-
-
-def swiglu_tensors(ffn: Dense, hidden: int) -> Shapes:
-    """Of one layer."""
-    return {"ffn_gate.weight": (ffn.ff, hidden), "ffn_up.weight": (ffn.ff, hidden), "ffn_down.weight": (hidden, ffn.ff)}

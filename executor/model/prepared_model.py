@@ -29,11 +29,11 @@ from executor.memory.repacking import Repacking
 from executor.memory.weights import TensorFile, Weights, load_weights
 from executor.memory.workspace import Workspace
 from executor.model.matrices import repacked
-from executor.model.model_file import expected_tensors
 from executor.model.spec import ModelSpec
-from executor.model.split import SplitTensors, split_spec
+from executor.model.split import loaded
 from executor.model.step_graph import ModelGraph
 from executor.model.step_launches import rows_attention
+from executor.model.tensors import expected_tensors
 from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
 from executor.model.token_plans import TokenPlans
 from ptxgen.errors import ArgumentError
@@ -91,8 +91,7 @@ class PreparedModel(ABC):
             raise ArgumentError("a bundle has kernels for the blocks of the file; the profile repacks them, which needs others")
         report = progress or (lambda stage, done, total: None)
         device = modules.device
-        if device.ranks > 1:
-            file, spec = SplitTensors(file, device.ranks), split_spec(spec, device.ranks)
+        file, spec = loaded(file, spec, device.ranks)
         names = list(expected_tensors(spec))
         repacking = Repacking(repacked(file, spec, profile), Launcher(device, modules))
         weights = load_weights(device, file, names, lambda done, total: report("weights", done, total), repacking=repacking)

@@ -18,11 +18,11 @@ from executor.memory.weights import TensorFile, load_weights
 from executor.model.decoder import Decoder
 from executor.model.engine import PAGE_LEN, Engine
 from executor.model.matrices import repacked
-from executor.model.model_file import expected_tensors
 from executor.model.row_steps import MOST_ROWS
 from executor.model.spec import ModelSpec
-from executor.model.split import SplitTensors, split_spec
+from executor.model.split import loaded
 from executor.model.step import Row
+from executor.model.tensors import expected_tensors
 from ptxgen.errors import ArgumentError
 
 
@@ -42,8 +42,7 @@ class DryModel:
         profile: GpuProfile,
         flagged: Collection[LayerOperation] = (),
     ) -> None:
-        if device.ranks > 1:
-            file, spec = SplitTensors(file, device.ranks), split_spec(spec, device.ranks)
+        file, spec = loaded(file, spec, device.ranks)
         weights = load_weights(device, file, list(expected_tensors(spec)), repacking=Repacking(repacked(file, spec, profile)))
         cache = KvCache(device, spec.layers, spec.layer.own.kv_heads, spec.layer.head_dim, context)
         modules = cast(Modules, NoCode(device.as_device))

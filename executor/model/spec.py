@@ -7,41 +7,70 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
-from executor.layers.shape import LayerShape, RopeStyle
+from executor.layers.shape import PRE_NORMS, Activation, BlockNorms, LayerForm, LayerShape, NormKind, QkNorm, RopeStyle
+from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring
+from ptxgen.kernels.attention.temperature import Temperature
+from ptxgen.kernels.rope.frequencies import Yarn
 
 
 @dataclass(frozen=True)
 class NormSpec:
-    """kind "rms": x / sqrt(mean(x^2) + eps) * gamma."""
+    """kind "rms": x / sqrt(mean(x^2) + eps) * gamma; "layer": (x - mean) / sqrt(var + eps) * gamma + beta. bias: there is a
+    beta; weighted: there is a gamma."""
 
     eps: float
-    kind: Literal["rms"] = "rms"
+    kind: NormKind = "rms"
+    bias: bool = False
+    weighted: bool = True
 
 
 @dataclass(frozen=True)
 class RopeSpec:
     """style: the pairs (2i, 2i+1) of the first `dim` values of a head are rotated for "adjacent", (i, i + dim/2) for "neox".
-    factors: the tensor with the divisors of the frequencies, f32[dim / 2], if there are any."""
+    factors: the tensor with the divisors of the frequencies, f32[dim / 2], if there are any; long_factors: that for a context
+    of more than `original_context` tokens. scale: of all frequencies, 0 where nothing is rotated; with `yarn`, of the share of
+    each that it says (ptxgen/kernels/rope/frequencies.py); magnitude: of cosine and sine. still: pairs that are not
+    rotated in a text."""
 
     style: RopeStyle
     dim: int
     base: float
     factors: str | None = None
+    long_factors: str | None = None
+    original_context: int = 0
+    scale: float = 1.0
+    yarn: Yarn | None = None
+    magnitude: float = 1.0
+    still: tuple[int, ...] = ()
+
+    def factors_for(self, context: int) -> str | None:
+        """The tensor of divisors for a context of so many tokens."""
+        return self.long_factors if self.long_factors is not None and context > self.original_context else self.factors
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Those of divisors."""
+        return tuple(name for name in (self.factors, self.long_factors) if name is not None)
 
 
 @dataclass(frozen=True)
 class Attention:
-    """Causal attention over all positions; query head h reads key-value head h // (heads // kv_heads), and scores are scaled by
-    1 / sqrt(head_dim). bias: Q, K and V have biases. qk_norm: the norm of each head of Q and K before the rotation."""
+    """Causal attention; query head h reads key-value head h // (heads // kv_heads). scores: which keys a query sees, and what
+    becomes of its scores. qk_norm: of queries and keys; qk_norm_of: of what; clamp, temperature, gated: see LayerForm.
+    fused: the matrices of Q, K and V are one tensor."""
 
     heads: int
     kv_heads: int
     head_dim: int
     rope: RopeSpec
-    bias: bool = False
     qk_norm: NormSpec | None = None
+    qk_norm_of: QkNorm = "heads"
+    scores: Scoring = PLAIN_SCORES
+    clamp: float = 0.0
+    temperature: Temperature | None = None
+    gated: bool = False
+    fused: bool = False
 
     @property
     def q_dim(self) -> int:
@@ -56,36 +85,64 @@ class Attention:
 
 @dataclass(frozen=True)
 class Dense:
-    """A feed-forward network of width `ff`. activation "swiglu": down(silu(gate(x)) * up(x))."""
+    """A feed-forward network of width `ff`: down(activation(gate(x)) * up(x)), or down(activation(up(x))) if it is not gated.
+    fused: the matrices of gate and up are one tensor."""
 
     ff: int
-    activation: Literal["swiglu"] = "swiglu"
+    activation: Activation = "silu"
+    gated: bool = True
+    fused: bool = False
 
 
 @dataclass(frozen=True)
 class Norms:
-    """Where the norms of a block stand: before the mixer, and before the feed-forward network."""
+    """The norms of a block, all of one kind, and where they stand. output_eps: see LayerForm."""
 
-    mixer: NormSpec
-    ffn: NormSpec
+    norm: NormSpec
+    at: BlockNorms = PRE_NORMS
+    output_eps: float | None = None
 
 
 @dataclass(frozen=True)
 class Block:
-    """a = x + mixer(norms.mixer(x)); y = a + ffn(norms.ffn(a))."""
+    """A layer; what it does with its matrices is its `form`. biases: the roles of the matrices that have one, as `attn_q`."""
 
     mixer: Attention
     ffn: Dense
     norms: Norms
+    parallel: bool = False
+    residual_scale: float = 1.0
+    biases: frozenset[str] = frozenset()
+
+    @property
+    def form(self) -> LayerForm:
+        """What it does with its matrices."""
+        return LayerForm(
+            norms=self.norms.at,
+            norm_kind=self.norms.norm.kind,
+            norms_weighted=self.norms.norm.weighted,
+            parallel=self.parallel,
+            activation=self.ffn.activation,
+            gated=self.ffn.gated,
+            residual_scale=self.residual_scale,
+            scores=self.mixer.scores,
+            qk_norm=self.mixer.qk_norm_of,
+            clamp=self.mixer.clamp,
+            temperature=self.mixer.temperature,
+            gated_attention=self.mixer.gated,
+            output_eps=self.norms.output_eps,
+        )
 
 
 @dataclass(frozen=True)
 class ModelSpec:
     """A decoder: a table of `vocab` embeddings of width `hidden`, blocks, `norm` and the output head.
 
-    tied: the output head is the embedding table. context_length: tokens it was trained on. pooling_type: how a text becomes one
-    vector, by llama.cpp's numbers (embedding.py); 0 where the file does not say it. ranks: how many devices share the model
-    (split.py); the sizes are those of the whole."""
+    tied: the output head is the embedding table; head_bias: it has one. embedding_scale, embedding_norm: of embeddings;
+    learned_positions: a table has a vector for each position, which is added to the embedding; logit_scale: of logits,
+    before logit_softcap c > 0 makes them c * tanh(logit / c). context_length: tokens it was trained on.
+    pooling_type: how a text becomes one vector, by llama.cpp's numbers (embedding.py); 0 where the file does not say it. ranks:
+    how many devices share the model (split.py); the sizes are those of the whole."""
 
     architecture: str
     vocab: int
@@ -95,6 +152,12 @@ class ModelSpec:
     norm: NormSpec
     tied: bool
     pooling_type: int
+    head_bias: bool = False
+    embedding_norm: NormSpec | None = None
+    learned_positions: bool = False
+    embedding_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_softcap: float = 0.0
     ranks: int = 1
 
     @property
@@ -111,20 +174,29 @@ class ModelSpec:
             heads=mixer.heads,
             kv_heads=mixer.kv_heads,
             head_dim=mixer.head_dim,
-            rms_eps=block.norms.mixer.eps,
+            rms_eps=block.norms.norm.eps,
             rope_style=mixer.rope.style,
             rope_dim=mixer.rope.dim,
             ranks=self.ranks,
+            form=block.form,
         )
 
     @cached_property
+    def shapes(self) -> tuple[LayerShape, ...]:
+        """The dimensions and the form of each block."""
+        made = {block: self.shape(block) for block in set(self.blocks)}
+        return tuple(made[block] for block in self.blocks)
+
+    @property
     def layer(self) -> LayerShape:
-        """The dimensions of every block: those of a file are all the same (read_spec)."""
-        (shape,) = {self.shape(block) for block in set(self.blocks)}
-        return shape
+        """The dimensions of every block: those of a file are all the same (read_spec); the form is that of the first."""
+        return self.shapes[0]
 
     @cached_property
-    def rope(self) -> RopeSpec:
-        """The rotation in every block."""
-        (rope,) = {block.mixer.rope for block in self.blocks}
-        return rope
+    def ropes(self) -> tuple[RopeSpec, ...]:
+        """The rotations that blocks have, each once."""
+        return tuple(dict.fromkeys(block.mixer.rope for block in self.blocks))
+
+    def rope_of(self, layer: int) -> int:
+        """Which of `ropes` a layer has."""
+        return self.ropes.index(self.blocks[layer].mixer.rope)

@@ -13,17 +13,17 @@ from executor.device.several import MOST_RANKS
 from executor.gguf.directory import TensorInfo
 from executor.layers.indexed import INPUTS
 from executor.memory.weights import TensorFile
+from executor.model.fused_tensors import SeparateTensors
 from executor.model.spec import ModelSpec
 from ptxgen.errors import ArgumentError
 
 EMBEDDING: Final = "token_embd.weight"
 HEAD: Final = "output.weight"
-BIASES: Final = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
 
 
 class SplitTensors:
-    """The tensors of a file as one of `ranks` devices has them: of each matrix that multiplies, and of the biases of queries,
-    keys and values, equally many rows, which lie one after another in the file; of all others the whole. The head of a model
+    """The tensors of a file as one of `ranks` devices has them: of each matrix that multiplies, and of its bias, equally many
+    rows, which lie one after another in the file; of all others the whole. The head of a model
     whose embeddings are its head has its rows beside them: every rank looks tokens up by itself. See TensorFile; what is read
     is read of the whole tensor."""
 
@@ -48,14 +48,26 @@ class SplitTensors:
         return name if name in self._file.tensors else EMBEDDING
 
 
+def loaded(file: TensorFile, spec: ModelSpec, ranks: int) -> tuple[TensorFile, ModelSpec]:
+    """The tensors and the model as each of `ranks` devices has them. ArgumentError if so many cannot share it, ModelError for a
+    tensor that has other rows than its matrices."""
+    separate = SeparateTensors(file, spec)
+    return (separate, spec) if ranks == 1 else (SplitTensors(separate, ranks), split_spec(spec, ranks))
+
+
 def is_split(name: str) -> bool:
     """Whether the ranks share the rows of a tensor."""
-    return name.removesuffix(".weight").rsplit(".", 1)[-1] in INPUTS or name.endswith(BIASES)
+    return name.removesuffix(".weight").removesuffix(".bias").rsplit(".", 1)[-1] in INPUTS
 
 
 def split_spec(spec: ModelSpec, ranks: int) -> ModelSpec:
     """The model as so many devices share it. ArgumentError if its sizes do not divide: which do not, and what would."""
     layer = spec.layer
+    if spec.layer.form.norms_twice or layer.form.qk_norm in ("row", "rows"):
+        raise ArgumentError(
+            f"{ranks} devices cannot share a model of {spec.architecture}: it normalises whole rows of which each would have a "
+            "part; allowed: 1"
+        )
     sizes = {
         "key-value heads": layer.kv_heads,
         "embedding width": spec.hidden,

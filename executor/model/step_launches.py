@@ -19,6 +19,7 @@ from executor.memory.paged_cache import Pages
 from executor.memory.workspace import Workspace
 from executor.model.spec import ModelSpec
 from executor.model.step_graph import ModelGraph
+from executor.model.token_launches import tables_of
 from ptxgen.kernels.token.gather_rows import GatherRows
 from ptxgen.target import Target
 from ptxgen.types import U32
@@ -36,7 +37,7 @@ def rows_attention(config: ModelSpec, profile: GpuProfile, target: Target, kv_ty
 
 @dataclass(frozen=True)
 class StepModel:
-    """What all steps over pages share. rope_table: f32[context, rope_dim / 2, 2]; attention: how tokens attend."""
+    """What all steps over pages share. rope_table: of `rope_cosines`; attention: how tokens attend."""
 
     graph: ModelGraph
     pages: Pages
@@ -82,13 +83,16 @@ class StepBody:
             tiles=inputs.view(len(INPUTS) * width(rows) * U32.bytes, (tiles, 2)) if tiles else None,
         )
 
+        tables = tables_of(model.rope_table, model.graph.spec)
+
         def attends(layer: int) -> RowsAttention:
             caches = model.pages.layers[layer]
-            return RowsAttention(model.pages.shape, caches, places, model.rope_table, workspace, model.attention)
+            table = tables[model.graph.spec.rope_of(layer)]
+            return RowsAttention(model.pages.shape, caches, places, table, workspace, model.attention)
 
         recorder = Recorder(common)
         layers, _ = model.graph.layers(a, attends)
-        perform(recorder, [model.graph.embed(a.hidden, token, rows), *layers], model.graph.setting(common))
+        perform(recorder, [*model.graph.embed(common, a.hidden, token, position, rows), *layers], model.graph.setting(common))
         return cls(
             rows, tiles, inputs, a, in_order(recorder.take(), dependent=model.graph.profile.allows("dependent_launches"))
         )

@@ -3,7 +3,9 @@ runs the calls, executor/bundle writes them down."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +25,13 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
 from executor.memory.weights import TensorFile
 from executor.memory.workspace import Workspace
-from executor.model.spec import ModelSpec
+from executor.model.spec import ModelSpec, RopeSpec
 from executor.model.step_graph import ModelGraph
-from ptxgen.kernels.rope.table import rope_table
+from ptxgen.kernels.rope.frequencies import frequencies
+from ptxgen.kernels.rope.table import rotations
 from ptxgen.kernels.token.advance_position import AdvancePosition
 from ptxgen.target import Target
-from ptxgen.types import U32
+from ptxgen.types import F32, U32
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class TokenLaunches:
     length: GpuBuffer
     logits: GpuBuffer  # f32[vocab]
     hidden: GpuBuffer  # f32[hidden]: the residual stream
-    embed: KernelCall
+    embed: tuple[KernelCall, ...]
     layers: tuple[KernelCall, ...]
     head: tuple[KernelCall, ...]
     argmax: KernelCall
@@ -68,14 +71,14 @@ class TokenLaunches:
         place = TokenPosition(workspace)
         position, length = place.position, place.length
         a = Activations.of(workspace, model.spec.layer)
-        split = PositionSplit(attention, workspace)
+        split, tables = PositionSplit(attention, workspace), tables_of(table, model.spec)
         token = workspace.buffer("token", (1,), U32)
         recorder, setting = Recorder(workspace, fused=fused), model.setting(workspace, fused=fused)
-        perform(recorder, [model.embed(a.hidden, token, 1)], setting)
-        (embed,) = recorder.take()
+        perform(recorder, model.embed(workspace, a.hidden, token, position, 1), setting)
+        embed = recorder.take()
 
         def attends(layer: int) -> TokenAttention:
-            return TokenAttention(cache.layers[layer], position, length, table, split)
+            return TokenAttention(cache.layers[layer], position, length, tables[model.spec.rope_of(layer)], split)
 
         layers, stream = model.layers(a, attends)
         head, logits = model.head(workspace, stream.whole, a.normed, token)
@@ -93,7 +96,7 @@ class TokenLaunches:
     @property
     def calls(self) -> list[KernelCall]:
         """All calls in order."""
-        return [self.embed, *self.layers, *self.head, self.argmax, self.advance]
+        return [*self.embed, *self.layers, *self.head, self.argmax, self.advance]
 
 
 def token_attention(config: ModelSpec, profile: GpuProfile, target: Target) -> TokenAttentionChoice:
@@ -103,7 +106,23 @@ def token_attention(config: ModelSpec, profile: GpuProfile, target: Target) -> T
 
 
 def rope_cosines(file: TensorFile, config: ModelSpec, context: int) -> NDArray[np.float32]:
-    """f32[context, rope_dim / 2, 2]: cosine and sine of every position and frequency of the model."""
-    rope = config.rope
-    factors = None if rope.factors is None else file.data(rope.factors).view(np.float32)
-    return rope_table(context, rope.dim, rope.base, factors)
+    """f32[context, rope_dim / 2, 2]: cosine and sine of every position and frequency of the model; of a model with several
+    rotations f32[rotations, context, rope_dim / 2, 2]."""
+
+    def of(rope: RopeSpec) -> NDArray[np.float32]:
+        named = rope.factors_for(context)
+        divisors = None if named is None else file.data(named).view(np.float32)
+        turns = frequencies(rope.dim, rope.base, divisors, scale=rope.scale, yarn=rope.yarn)
+        turns[list(rope.still)] = 0.0
+        return rotations(context, turns, rope.magnitude)
+
+    tables = [of(rope) for rope in config.ropes]
+    return tables[0] if len(tables) == 1 else np.stack(tables)
+
+
+def tables_of(table: GpuBuffer, spec: ModelSpec) -> Sequence[GpuBuffer]:
+    """That of each rotation, f32[context, rope_dim / 2, 2], in the table of `rope_cosines`."""
+    if len(spec.ropes) == 1:
+        return [table]
+    _, *shape = table.shape
+    return [table.view(number * prod(shape) * F32.bytes, tuple(shape)) for number in range(len(spec.ropes))]

@@ -18,7 +18,7 @@ class TokenPlans:
         body, head, (argmax, advance) = (
             plans_of(launcher, calls, dependent=dependent)
             for calls in (
-                (launches.embed, *launches.layers),
+                (*launches.embed, *launches.layers),
                 launches.head,
                 (launches.argmax, launches.advance),
             )

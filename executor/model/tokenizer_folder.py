@@ -116,7 +116,7 @@ def _config(tokenizer: Tokenizer, spec: ModelSpec) -> dict[str, Any]:
         "num_key_value_heads": layer.kv_heads,
         "head_dim": layer.head_dim,
         "rms_norm_eps": spec.norm.eps,
-        "rope_theta": spec.rope.base,
+        "rope_theta": spec.ropes[0].base,
         "tie_word_embeddings": spec.tied,
         **_ends(tokenizer),
     }

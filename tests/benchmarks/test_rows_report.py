@@ -43,11 +43,11 @@ def record(precision: str, ours: float, theirs: float | None) -> dict[str, Any]:
 
 def test_a_row_has_both_precisions_and_the_ratio_to_the_faster_of_llama_cpp() -> None:
     lines = markdown([record("accurate", 300, 100), record("fast", 400, 200)]).splitlines()
-    assert lines[0] == "| tokens/s | `accurate` | of limit | x | `fast` | of limit | x | llama.cpp |"
+    assert lines[0] == "|tokens/s|`accurate`|of limit|x|`fast`|of limit|x|llama.cpp|"
     assert lines[2:5] == [
-        "| prompt of 512 | 3000 (2999 to 3001) |  | 0.75 | 4000 (3999 to 4001) |  | 1.00 | 4000 (3999 to 4001) |",
-        "| one sequence at depth 0 | 300 (299 to 301) | 50% | 1.50 | 400 (399 to 401) | 50% | 2.00 | 200 (199 to 201) |",
-        "| 2 sequences, depth 128 | 300 (299 to 301) | 50% | 1.50 | 400 (399 to 401) | 50% | 2.00 | 200 (199 to 201) |",
+        "|prompt of 512|3000 (2999 to 3001)||0.75|4000 (3999 to 4001)||1.00|4000 (3999 to 4001)|",
+        "|one sequence at depth 0|300 (299 to 301)|50%|1.50|400 (399 to 401)|50%|2.00|200 (199 to 201)|",
+        "|2 sequences, depth 128|300 (299 to 301)|50%|1.50|400 (399 to 401)|50%|2.00|200 (199 to 201)|",
     ]
     assert "commit 0123456, llama.cpp 0c1e570 (cache in f16), `ptxrun bench m.gguf`" in "\n".join(lines)
 
@@ -58,8 +58,8 @@ def test_a_speed_of_one_round_has_no_spread() -> None:
 
 def test_without_llama_cpp_there_is_no_column_of_it() -> None:
     lines = markdown([record("accurate", 300, None)]).splitlines()
-    assert lines[0] == "| tokens/s | `accurate` | of limit | x |"
-    assert lines[2] == "| prompt of 512 | 3000 (2999 to 3001) |  |  |"
+    assert lines[0] == "|tokens/s|`accurate`|of limit|x|"
+    assert lines[2] == "|prompt of 512|3000 (2999 to 3001)|||"
 
 
 def test_a_precision_twice_is_refused() -> None:

@@ -5,17 +5,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
 
 from executor.layers.graph.binding import Binding, shaped
 from executor.layers.graph.rows import enqueue_rows, for_rows
 from executor.layers.graph.values import Form, StepValue
+from executor.layers.shape import Activation, NormKind
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import HalfForm, KernelType
-from ptxgen.kernels.activation.elementwise import AddInPlace, Gelu
+from ptxgen.kernels.activation.activated import Activated
+from ptxgen.kernels.activation.bias import BiasAdd
+from ptxgen.kernels.activation.elementwise import AddInPlace, Gelu, Silu, SquaredRelu
+from ptxgen.kernels.activation.scales import AddScaled
 from ptxgen.kernels.activation.swiglu import FusedSwiglu
+from ptxgen.kernels.norm.layernorm import LayerNorm
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
+
+ACTIVATIONS: Final[Mapping[Activation, type[Activated]]] = {"silu": Silu, "gelu": Gelu, "relu2": SquaredRelu}
+"""The kernels of activations without a gate."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,46 +72,65 @@ class PlainLaunch(Operation):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Norm(Operation):
-    """y is the RMSNorm of x; gamma: f32[width]. leaves: the form that is written for its readers, beside y. by_many: so many
-    blocks read it that each of them should find it whole."""
+    """y is the norm of x: RMSNorm, or LayerNorm where `kind` is "layer". gamma, beta: f32[width], which multiply and which are
+    added at the end, where there are any. leaves: the form that is written for its readers, beside y. by_many: so many blocks
+    read it that each of them should find it whole. onto: it is added to this, in place: y lies where that does."""
 
     x: StepValue
     y: StepValue
-    gamma: GpuBuffer
+    gamma: GpuBuffer | None
     eps: float
+    kind: NormKind = "rms"
+    beta: GpuBuffer | None = None
     leaves: Form | None = None
     by_many: bool = False
+    onto: StepValue | None = None
 
     @property
     def reads(self) -> tuple[StepValue, ...]:
-        return (self.x,)
+        return (self.x,) if self.onto is None else (self.x, self.onto)
 
     @property
     def writes(self) -> tuple[StepValue, ...]:
         return (self.y,)
 
+    @property
+    def completable(self) -> bool:
+        """Whether its readers can complete it: an RMSNorm is one number of the row times what is known before."""
+        return self.kind == "rms" and self.gamma is not None and self.onto is None
+
+    @property
+    def leaves_forms(self) -> bool:
+        """Whether a kernel of it writes other forms than f32."""
+        return self.kind == "layer" or self.gamma is not None
+
     def bind(self, b: Binding) -> None:
         tokens, width = self.x.tokens, self.x.width
-        arguments = {"y": self.y.flat, "x": self.x.flat, "gamma": self.gamma, "eps": self.eps}
-        if self.leaves is None:
-            enqueue_rows(b, self.name, RmsNorm(hidden=width), tokens, **arguments)
-            return
-        kernel: KernelType
-        if isinstance(self.leaves, HalfForm):
-            kernel = RmsNorm(hidden=width, m=tokens, **asdict(self.leaves))
+        factors = {name: value for name, value in (("gamma", self.gamma), ("beta", self.beta)) if value is not None}
+        arguments = {"y": self.y.flat, "x": self.x.flat, **factors}
+        kernel: RmsNorm | LayerNorm
+        if self.kind == "rms":
+            kernel = RmsNorm(hidden=width, weighted=self.gamma is not None, residual=self.onto is not None)
         else:
-            one = RmsNorm(hidden=width, digits=self.leaves)
-            kernel = for_rows(one, tokens, y=self.y.flat, x=self.x.flat, gamma=self.gamma)
-        b.write(self.name, kernel, self.y, self.leaves, **shaped(kernel, **arguments))
+            kernel = LayerNorm(hidden=width, weighted=self.gamma is not None, bias=self.beta is not None)
+        if self.leaves is None:
+            enqueue_rows(b, self.name, kernel, tokens, **arguments, eps=self.eps)
+        elif isinstance(self.leaves, HalfForm):
+            split = replace(kernel, m=tokens, **asdict(self.leaves))
+            b.write(self.name, split, self.y, self.leaves, **shaped(split, **arguments, eps=self.eps))
+        else:
+            planes = for_rows(replace(kernel, digits=self.leaves), tokens, **arguments)
+            b.write(self.name, planes, self.y, self.leaves, **shaped(planes, **arguments, eps=self.eps))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Add(Operation):
-    """y = x + delta, in place: y lies where x does."""
+    """y = x + scale * delta, in place: y lies where x does."""
 
     x: StepValue
     delta: StepValue
     y: StepValue
+    scale: float = 1.0
 
     @property
     def reads(self) -> tuple[StepValue, ...]:
@@ -114,18 +141,40 @@ class Add(Operation):
         return (self.y,)
 
     def bind(self, b: Binding) -> None:
-        kernel = AddInPlace(n=self.y.width)
+        n, scale = self.y.width, self.scale
+        kernel = AddInPlace(n) if scale == 1.0 else AddScaled(n, scale=scale)
         enqueue_rows(b, self.name, kernel, self.y.tokens, x=self.y.flat, delta=self.delta.flat)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class AddBias(Operation):
+    """y = x + bias for each token, in place: y lies where x does. bias: f32[width]."""
+
+    x: StepValue
+    y: StepValue
+    bias: GpuBuffer
+
+    @property
+    def reads(self) -> tuple[StepValue, ...]:
+        return (self.x,)
+
+    @property
+    def writes(self) -> tuple[StepValue, ...]:
+        return (self.y,)
+
+    def bind(self, b: Binding) -> None:
+        tokens, width = self.y.tokens, self.y.width
+        b(self.name, BiasAdd(n=width, m=tokens), x=self.y.buffer.view(0, (tokens, width)), bias=self.bias)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Swiglu(Operation):
-    """y = silu(gate) * up. leaves: the form that is written for its reader. An f16 split is all that is written: nothing reads
-    the f32 values, which would be a quarter of the traffic."""
+    """y = activation(gate) * up; leaves: the form that is written for its reader."""
 
     gate: StepValue
     up: StepValue
     y: StepValue
+    activation: Activation = "silu"
     leaves: Form | None = None
 
     @property
@@ -137,25 +186,18 @@ class Swiglu(Operation):
         return (self.y,)
 
     def bind(self, b: Binding) -> None:
-        n, tokens, form = self.y.width, self.y.tokens, self.leaves
-        read = {"gate": self.gate.flat, "up": self.up.flat}
-        arguments = {"y": self.y.flat, **read}
-        if form is None:
-            enqueue_rows(b, self.name, FusedSwiglu(n=n), tokens, **arguments)
-        elif isinstance(form, HalfForm):
-            split = FusedSwiglu(n=n, m=tokens, **asdict(form))
-            b.write(self.name, split, self.y, form, **shaped(split, **read))
-        else:
-            planes = for_rows(FusedSwiglu(n=n, digits=form), tokens, **arguments)
-            b.write(self.name, planes, self.y, form, **shaped(planes, **arguments))
+        kernel = FusedSwiglu(n=self.y.width, activation=self.activation)
+        _activate(b, self.name, kernel, self.y, self.leaves, gate=self.gate.flat, up=self.up.flat)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class GeluOf(Operation):
-    """y = gelu(x)."""
+class Activate(Operation):
+    """y = activation(x); leaves: the form that is written for its reader."""
 
     x: StepValue
     y: StepValue
+    activation: Activation
+    leaves: Form | None = None
 
     @property
     def reads(self) -> tuple[StepValue, ...]:
@@ -166,7 +208,22 @@ class GeluOf(Operation):
         return (self.y,)
 
     def bind(self, b: Binding) -> None:
-        enqueue_rows(b, self.name, Gelu(n=self.y.width), self.y.tokens, y=self.y.flat, x=self.x.flat)
+        kernel = ACTIVATIONS[self.activation](n=self.y.width)
+        _activate(b, self.name, kernel, self.y, self.leaves, x=self.x.flat)
+
+
+def _activate(b: Binding, name: str, kernel: Activated, y: StepValue, form: Form | None, **read: GpuBuffer) -> None:
+    """Launch an activation for all tokens. An f16 split is all that is written: nothing reads the f32 values, which would be a
+    quarter of the traffic."""
+    arguments = {"y": y.flat, **read}
+    if form is None:
+        enqueue_rows(b, name, kernel, y.tokens, **arguments)
+    elif isinstance(form, HalfForm):
+        split = replace(kernel, m=y.tokens, **asdict(form))
+        b.write(name, split, y, form, **shaped(split, **read))
+    else:
+        planes = for_rows(replace(kernel, digits=form), y.tokens, **arguments)
+        b.write(name, planes, y, form, **shaped(planes, **arguments))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -12,7 +12,7 @@ from executor.launch.checks import require_apart
 from executor.layers.batched import TILE, gemv_of_rows, takes_rows, tiles
 from executor.layers.graph.binding import OWN_PLANES, Binding, shaped
 from executor.layers.graph.messages import messages
-from executor.layers.graph.operations import Operation
+from executor.layers.graph.operations import AddBias, Operation
 from executor.layers.graph.values import ActivationSource, Form, StepValue, form_of
 from executor.layers.projection import Projection
 from executor.memory.buffers import GpuBuffer
@@ -182,6 +182,18 @@ class Project(Operation):
 def project(name: str, projection: Projection, x: StepValue, y: StepValue, layer: int | None = None) -> Project:
     """y = x W^T."""
     return Project(name=name, layer=layer, x=x, segments=(Segment(name, projection, y),))
+
+
+def project_with_bias(
+    name: str, projection: Projection, x: StepValue, y: StepValue, bias: GpuBuffer | None, layer: int | None = None
+) -> Iterator[Operation]:
+    """y = x W^T + bias, f32[n], if there is one."""
+    if bias is None:
+        yield project(name, projection, x, y, layer)
+        return
+    product = StepValue.of(y.buffer, y.tokens)
+    yield project(name, projection, x, product, layer)
+    yield AddBias(name=f"{name}_bias", layer=layer, x=product, y=y, bias=bias)
 
 
 def _reading(b: Binding, operation: str, kernel: KernelType, x: StepValue) -> tuple[KernelType, ActivationSource]:

@@ -26,7 +26,9 @@ def gather_planes(g: StepGraph, s: Setting) -> StepGraph:
         add = g.writer(gather.own)
         if isinstance(add, Add):
             product, norm = g.writer(add.delta), g.only_reader(gather.whole, Norm)
-            if norm is None or not isinstance(product, Project) or not product.projection.allows("deferred_norms"):
+            if norm is None or norm.gamma is None or not norm.completable or not isinstance(product, Project):
+                continue
+            if not product.projection.allows("deferred_norms"):
                 continue
             planes = planes_of_all([one.projection.kernel for one in g.readers(norm.y) if isinstance(one, Project)])
             if planes is not None and _by_planes(product.projection, gather.own, s):

@@ -112,9 +112,11 @@ def _span(g: StepGraph, attend: Attend) -> _Span | None:
     last = g.only_reader(down.segments[0].y, Add) if down is not None else None
     if norm is None or swiglu is None or down is None or last is None:
         return None
+    if not norm.completable or swiglu.activation != "silu" or (add.scale, last.scale) != (1.0, 1.0):
+        return None
     following = next((one for one in g.readers(last.y) if isinstance(one, Norm)), None)
     after = tuple(one for one in g.readers(following.y) if isinstance(one, Project)) if following is not None else ()
-    if following is None or len(after) != 3:
+    if following is None or not following.completable or len(after) != 3:
         return _Span((output, *pair, down), (), (add, last), (norm,), swiglu)
     return _Span((output, *pair, down), after, (add, last), (norm, following), swiglu)
 

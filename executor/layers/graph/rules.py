@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from executor.layers.graph.binding import Binding
 from executor.layers.graph.gathers import GatherParts
 from executor.layers.graph.graph import Setting, StepGraph
-from executor.layers.graph.operations import Add, Attend, Norm, Operation, Swiglu
+from executor.layers.graph.operations import Activate, Add, Attend, Norm, Operation, Swiglu
 from executor.layers.graph.products import DeferNorm, GateSwiglu, OntoStream, Project
 from executor.layers.graph.rank_rules import gather_planes, send_parts
 from executor.layers.graph.resident import stay_resident
@@ -39,10 +39,12 @@ def leave_forms(g: StepGraph, s: Setting) -> StepGraph:
     changes: Changes = {}
     for norm in g.each(Norm):
         form = _first_form(g.readers(norm.y))
-        if s.fused or not isinstance(form, HalfForm):
+        if norm.leaves_forms and (s.fused or not isinstance(form, HalfForm)):
             changes[norm] = replace(norm, leaves=form)
     for swiglu in g.each(Swiglu):
         changes[swiglu] = replace(swiglu, leaves=_first_form(g.readers(swiglu.y)) if s.fused else None)
+    for activate in g.each(Activate):
+        changes[activate] = replace(activate, leaves=_first_form(g.readers(activate.y)) if s.fused else None)
     for attend in g.each(Attend):
         changes[attend] = replace(attend, leaves=_first_form(g.readers(attend.out)) if s.fused else None)
     return g.replaced(changes)
@@ -53,9 +55,16 @@ def defer_norms(g: StepGraph, s: Setting) -> StepGraph:
     changes: Changes = {}
     for norm in g.each(Norm):
         add = g.writer(norm.x)
-        product = g.writer(add.delta) if isinstance(add, Add) else None
+        product = g.writer(add.delta) if isinstance(add, Add) and add.scale == 1.0 else None
         planes = planes_of_all([one.projection.kernel for one in g.readers(norm.y) if isinstance(one, Project)])
-        if not isinstance(add, Add) or not isinstance(product, Project) or planes is None or norm.by_many:
+        if (
+            not isinstance(add, Add)
+            or not isinstance(product, Project)
+            or planes is None
+            or norm.by_many
+            or norm.gamma is None
+            or not norm.completable
+        ):
             continue
         kernel = product.at_once
         if not (s.fused and product.plain and kernel is not None and product.projection.allows("deferred_norms")):
@@ -74,7 +83,7 @@ def fuse_swiglu(g: StepGraph, s: Setting) -> StepGraph:
         gate, up = g.writer(swiglu.gate), g.writer(swiglu.up)
         if not (isinstance(gate, Project) and isinstance(up, Project) and gate.plain and up.plain):
             continue
-        if not (s.fused and gate.projection.allows("swiglu_fusion")):
+        if not (s.fused and gate.projection.allows("swiglu_fusion") and swiglu.activation == "silu"):
             continue
         gather = g.only_reader(swiglu.y, GatherParts)
         made = _with_swiglu(gate, up, swiglu, gather, s)
@@ -113,13 +122,16 @@ def _with_swiglu(gate: Project, up: Project, swiglu: Swiglu, gather: GatherParts
 
 
 def add_residuals(g: StepGraph, s: Setting) -> StepGraph:
-    """A product is added to the residual stream where it is made."""
+    """A product, or the norm of one, is added to the residual stream where it is made."""
     changes: Changes = {}
     for add in g.each(Add):
         product = g.writer(add.delta)
+        if isinstance(product, Norm) and s.fused and product.completable and add.scale == 1.0:
+            changes |= {product: replace(product, y=add.y, onto=add.x), add: None}
+            continue
         if not (s.fused and isinstance(product, Project) and product.plain and product.at_once is not None):
             continue
-        kernel = compose.add_residual(product.at_once)
+        kernel = compose.add_residual(product.at_once) if add.scale == 1.0 else None
         if kernel is not None:
             own = product.projection.own(kernel)
             changes |= {product: _onto(product, add, own, OntoStream(add.x)), add: None}
@@ -171,7 +183,7 @@ RULES: Final = (
     RewriteRule("sent_parts", "ranks send planes to the products that read them", send_parts),
     RewriteRule("deferred_norms", "a product leaves the norm after it to the readers of that norm", defer_norms),
     RewriteRule("swiglu_fusion", "gate, up and SwiGLU are one launch", fuse_swiglu),
-    RewriteRule("residuals", "a product is added to the residual stream where it is made", add_residuals),
+    RewriteRule("residuals", "a product, or its norm, is added to the residual stream where it is made", add_residuals),
     RewriteRule("horizontal_fusion", "products of the same activations are one launch", fuse_horizontally),
 )
 

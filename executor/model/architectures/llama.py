@@ -1,17 +1,19 @@
-"""llama: Llama 1 to 3, Mistral, SmolLM and others with this block. Any window of attention is ignored, as in llama.cpp."""
+"""llama: Llama 1 to 3, Mistral, Nemo, Small and Devstral, SmolLM and others: the block with which the others are compared. Any
+window of attention is ignored, as in llama.cpp."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
 from executor.model.architecture import Architecture
-from executor.model.parts import DENSE, pre_norm_decoder, pre_norm_tensors
+from executor.model.metadata import Metadata
+from executor.model.parts import dense_decoder, head_dim
+from executor.model.ropes import rope
+from executor.model.spec import ModelSpec
 
-ARCHITECTURE: Final = Architecture(
-    name="llama",
-    model_class="LlamaForCausalLM",
-    build=partial(pre_norm_decoder, rope_style="adjacent"),
-    tensors=pre_norm_tensors,
-    computed=DENSE,
-)
+
+def _build(m: Metadata) -> ModelSpec:
+    return dense_decoder(m, rope(m, "adjacent", head_dim(m)))
+
+
+ARCHITECTURE: Final = Architecture(name="llama", model_class="LlamaForCausalLM", build=_build)

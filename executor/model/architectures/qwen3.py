@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
 from executor.model.architecture import Architecture
-from executor.model.parts import DENSE, pre_norm_decoder, pre_norm_tensors
+from executor.model.metadata import Metadata
+from executor.model.parts import dense_decoder, head_dim
+from executor.model.ropes import rope
+from executor.model.spec import ModelSpec
 
-ARCHITECTURE: Final = Architecture(
-    name="qwen3",
-    model_class="Qwen3ForCausalLM",
-    build=partial(pre_norm_decoder, rope_style="neox", qk_norm=True),
-    tensors=pre_norm_tensors,
-    computed=DENSE,
-)
+
+def _build(m: Metadata) -> ModelSpec:
+    return dense_decoder(m, rope(m, "neox", head_dim(m)), qk_norm=True)
+
+
+ARCHITECTURE: Final = Architecture(name="qwen3", model_class="Qwen3ForCausalLM", build=_build)

@@ -210,6 +210,7 @@ class Phase:
         executor, w = self.executor, self.layer
         out = {name: executor.zeros(n) for name, n in self.sizes.items()}
         read = StepValue.of(out["hidden_buf"])
+        assert w.attn_norm is not None
         norm = Norm(name="norm", x=StepValue.of(executor.buffer(x)), y=read, gamma=w.attn_norm, eps=EPS)
         matrices = (("q", w.attn_q), ("k", w.attn_k), ("v", w.attn_v))
         with executor._session.launches() as launch:

@@ -98,10 +98,10 @@ def test_dispatch_knows_every_type(type: str, executor: CudaExecutor) -> None:
 
 
 def test_an_unknown_type_names_itself_and_what_is_known(executor: CudaExecutor) -> None:
-    with pytest.raises(ArgumentError, match=r"'IQ1_S'.*known formats: F32, F16.*MXFP4"):
-        executor.gemv_dispatch("IQ1_S", "w", executor.zeros(K), executor.zeros(N), N, K)
-    with pytest.raises(ArgumentError, match=r"GGML type 19 has no format here; known types: F32 \(0\)"):
-        executor.gemv_dispatch(19, "w", executor.zeros(K), executor.zeros(N), N, K)
+    with pytest.raises(ArgumentError, match=r"'Q8_K'.*known formats: F32, F16.*MXFP4"):
+        executor.gemv_dispatch("Q8_K", "w", executor.zeros(K), executor.zeros(N), N, K)
+    with pytest.raises(ArgumentError, match=r"GGML type 15 has no format here; known types: F32 \(0\)"):
+        executor.gemv_dispatch(15, "w", executor.zeros(K), executor.zeros(N), N, K)
 
 
 def test_legacy_takes_chunks_where_the_input_does_not_fit_shared_memory(executor: CudaExecutor) -> None:

@@ -233,7 +233,7 @@ def test_a_layer_whose_cache_was_freed_says_so(llama_path: Path, kernels: Path) 
         with pytest.raises(DeviceError, match="the KV cache was freed"):
             executor.transformer_layer_indexed(inputs()[0], 0, layers[0], HIDDEN, FF, 1e-5)
         with pytest.raises(ArgumentError, match="head_dim must be"):
-            executor.init_kv_cache(LAYERS, HEADS, KV_HEADS, 40, ROOM)
+            executor.init_kv_cache(LAYERS, HEADS, KV_HEADS, 36, ROOM)
         executor.init_kv_cache(LAYERS, HEADS, KV_HEADS, HEAD_DIM, ROOM)
         executor.transformer_layer_indexed(inputs()[0], 0, layers[0], HIDDEN, FF, 1e-5)
 

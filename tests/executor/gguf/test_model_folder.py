@@ -97,6 +97,8 @@ def test_without_a_cache_or_a_folder_a_name_says_what_to_set(monkeypatch: pytest
         ("qwen2.5-0.5b-instruct-q8_0.gguf", "Q8_0"),
         ("m-IQ4_XS-00001-of-00002.gguf", "IQ4_XS"),
         ("gpt-oss-20b-mxfp4.gguf", "MXFP4"),
+        ("m-NVFP4.gguf", "NVFP4"),
+        ("m-UD-IQ3_XXS.gguf", "UD-IQ3_XXS"),
         ("m.BF16.gguf", "BF16"),
         ("ggml-model_f16.gguf", "F16"),
         ("m-UD-Q2_K_XL.gguf", "UD-Q2_K_XL"),

@@ -14,7 +14,7 @@ from executor.choice.choice import GpuProfile
 from executor.device.emulated import EmulatedDevice
 from executor.launch.launch import Launcher, LaunchRecord
 from executor.launch.modules import Modules
-from executor.layers.ffn import FfnBuffers, swiglu_ffn
+from executor.layers.ffn import FeedForward, FfnBuffers, feed_forward
 from executor.layers.graph.graph import Setting, StepGraph
 from executor.layers.graph.operations import Add, Norm
 from executor.layers.graph.products import project
@@ -131,7 +131,7 @@ def test_swiglu_and_norm_write_the_f16_split_of_their_readers(bench: Bench) -> N
             launch.fused = fused
             normed = StepValue.of(bench.session.workspace.buffer("normed", (M, K)))
             norm = Norm(name="ffn_norm", x=StepValue.of(x), y=normed, gamma=gamma, eps=1e-5)
-            perform(launch, [norm, *swiglu_ffn(gate, up, down, buffers, x=normed, y=StepValue.of(y))])
+            perform(launch, [norm, *feed_forward(FeedForward(up, down, gate), buffers, x=normed, y=StepValue.of(y))])
         if fused:
             expected = y.to_numpy()
             assert [name.partition(": ")[2] for name in seen] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,18 @@ from tests.synthetic import Q, write_model
 SHAPE: dict[str, Any] = {"layers": 2, "hidden": 64, "heads": 2, "kv_heads": 1, "ff": 96, "context": 64}
 
 
-def made(path: Path, **metadata: Any) -> Path:
-    return write_model(path, types=Q.Q8_0, metadata=metadata, **SHAPE)
+def made(path: Path, arch: str = "llama", metadata: Mapping[str, object] | None = None) -> Path:
+    return write_model(path, arch, Q.Q8_0, metadata=metadata, **SHAPE)
 
 
 @pytest.fixture
-def model(tmp_path: Path, device: Device) -> LanguageModel:
-    return LanguageModel.load(made(tmp_path / "m.gguf"), device)
+def model(request: pytest.FixtureRequest, tmp_path: Path, device: Device) -> LanguageModel:
+    return LanguageModel.load(made(tmp_path / "m.gguf", getattr(request, "param", "llama")), device)
 
 
+@pytest.mark.parametrize("model", ["llama", "gpt2", "olmo"], indirect=True)
 def test_the_last_state_is_the_one_that_the_head_multiplies(model: LanguageModel) -> None:
-    """The head of a tied model is its embedding table."""
+    """The head of a tied model is its embedding table. The last norm is an RMSNorm, a LayerNorm, one without weights."""
     state = model.embed("once upon", pooling="last", unit=False)
     table = model.decoder.weights["token_embd.weight"]
     head = table.format.dequantize(table.buffer.to_numpy()).astype(np.float64)
@@ -65,7 +67,7 @@ def test_vectors_have_length_one_and_equal_texts_are_equal(model: LanguageModel)
 
 @pytest.mark.parametrize(("number", "pooling"), [(1, "mean"), (3, "last"), (0, "mean")])
 def test_a_file_may_say_how(number: int, pooling: Any, tmp_path: Path, device: Device) -> None:
-    with LanguageModel.load(made(tmp_path / "m.gguf", **{"llama.pooling_type": number}), device) as model:
+    with LanguageModel.load(made(tmp_path / "m.gguf", metadata={"llama.pooling_type": number}), device) as model:
         assert model.embed("one text").tobytes() == model.embed("one text", pooling=pooling).tobytes()
 
 
@@ -76,13 +78,13 @@ def test_what_cannot_be_is_refused_and_costs_nothing_else(model: LanguageModel, 
         model.embed([5.0])  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="the context holds 64"):
         model.embed("word " * 100)
-    with LanguageModel.load(made(tmp_path / "c.gguf", **{"llama.pooling_type": 2}), device) as other:
+    with LanguageModel.load(made(tmp_path / "c.gguf", metadata={"llama.pooling_type": 2}), device) as other:
         with pytest.raises(ModelError, match=r"llama\.pooling_type is 2; allowed: 0 \(none\), 1 \(mean\), 3 \(last\)"):
             other.embed("x")
         assert other.generate("x", max_tokens=1).prompt_tokens
         assert other.embed("x", pooling="last").shape == (64,)
     with pytest.raises(ModelError, match=r"llama\.pooling_type is True; allowed: one whole number"):
-        LanguageModel.load(made(tmp_path / "b.gguf", **{"llama.pooling_type": True}), device)
+        LanguageModel.load(made(tmp_path / "b.gguf", metadata={"llama.pooling_type": True}), device)
 
 
 def test_a_conversation_goes_on_after_it(model: LanguageModel) -> None:

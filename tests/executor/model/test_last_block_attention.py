@@ -30,10 +30,11 @@ from executor.memory.workspace import Workspace
 from executor.model.decoder import Decoder
 from executor.model.engine import Engine
 from executor.model.generation import LanguageModel
-from executor.model.model_file import expected_tensors, read_spec
+from executor.model.model_file import read_spec
 from executor.model.step import Row
 from executor.model.step_graph import ModelGraph
 from executor.model.step_launches import StepBody, StepModel, rows_attention
+from executor.model.tensors import expected_tensors
 from ptxgen.kernels.attention.paged_attention import PagedAttention
 from ptxgen.target import Target
 from tests.reference_model import ReferenceModel

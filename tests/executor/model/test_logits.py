@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +26,16 @@ from tests.smollm2 import EXACT_IDS, LLAMA_CPP_IDS, LOGITS_TOKENS, PROMPT, PROMP
 from tests.synthetic import Q, write_model
 
 OUTPUTS = GOLDEN / "outputs"
+
+MIXES: Mapping[str, Mapping[str, Q]] = {
+    "IQ3_XXS": {"": Q.IQ3_XXS, "attn_v": Q.IQ4_XS, "attn_output": Q.IQ3_S, "token_embd": Q.IQ3_S, "output": Q.Q5_K},
+    "IQ1_M": {"": Q.IQ1_M, "attn_v": Q.IQ1_S, "ffn_down": Q.IQ2_XXS, "token_embd": Q.IQ2_S, "output": Q.Q5_K},
+    "TQ1_0": {"": Q.TQ1_0, "ffn_down": Q.TQ2_0, "token_embd": Q.TQ2_0, "output": Q.Q6_K},
+    "NVFP4": {"": Q.NVFP4, "token_embd": Q.NVFP4, "output": Q.Q8_0},
+    "IQ2_M": {"": Q.IQ2_S, "attn_k": Q.IQ2_XS, "ffn_down": Q.IQ2_XXS, "token_embd": Q.IQ3_S, "output": Q.Q5_K},
+}
+"""Types as quantisers mix them, of formats of which there is no variant."""
+MIX_PROMPT = [1, 500, 7, 7, 311, 42, 9, 260, 3, 77, 12]  # a tile of eight rows, and the rest
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +72,18 @@ def test_logits_have_the_recorded_bits_of_a_gpu(computed: Computed) -> None:
     name = computed.variant.name
     assert name in recorded, f"no GPU has recorded {name}: run tests/gpu with --record-models"
     assert sha256(computed.logits.tobytes()).hexdigest() == recorded[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mix", MIXES)
+def test_a_mix_of_other_formats_has_the_logits_of_float64_and_its_next_token(mix: str, device: Device, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", types=MIXES[mix], layers=1, hidden=256, heads=4, ff=512, tied=False)
+    exact = ReferenceModel(path).logits(MIX_PROMPT)
+    with LanguageModel.load(path, device) as model:
+        logits = model.logits(MIX_PROMPT).astype(np.float64)
+        made = model.generate(MIX_PROMPT, max_tokens=2, sampler=Sampler())
+    assert np.abs(logits - exact).max() <= 1e-4 * exact.std()
+    assert made.tokens[0] == int(exact[-1].argmax())
 
 
 @pytest.mark.slow

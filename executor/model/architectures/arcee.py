@@ -1,0 +1,18 @@
+"""arcee: AFM 4.5B: Llama with a network without a gate whose activation is the square of a ReLU."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from executor.model.architecture import Architecture
+from executor.model.metadata import Metadata
+from executor.model.parts import dense_decoder, head_dim
+from executor.model.ropes import rope
+from executor.model.spec import ModelSpec
+
+
+def _build(m: Metadata) -> ModelSpec:
+    return dense_decoder(m, rope(m, "adjacent", head_dim(m)), activation="relu2", gated=False)
+
+
+ARCHITECTURE: Final = Architecture(name="arcee", model_class="ArceeForCausalLM", build=_build)

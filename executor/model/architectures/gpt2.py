@@ -1,0 +1,19 @@
+"""gpt2: GPT-2: LayerNorm, biases, a network without a gate; positions are learned, and heads are not rotated."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from executor.model.architecture import Architecture
+from executor.model.metadata import Metadata
+from executor.model.parts import dense_decoder, head_dim
+from executor.model.ropes import not_rotated
+from executor.model.spec import ModelSpec, RopeSpec
+
+
+def _build(m: Metadata) -> ModelSpec:
+    still = not_rotated(RopeSpec("neox", head_dim(m), 10000.0))
+    return dense_decoder(m, still, norm="layer", activation="gelu", gated=False, learned_positions=True)
+
+
+ARCHITECTURE: Final = Architecture(name="gpt2", model_class="GPT2LMHeadModel", build=_build)

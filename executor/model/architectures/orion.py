@@ -1,0 +1,18 @@
+"""orion: Orion 14B: Llama's block with LayerNorm."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from executor.model.architecture import Architecture
+from executor.model.metadata import Metadata
+from executor.model.parts import dense_decoder, head_dim
+from executor.model.ropes import rope
+from executor.model.spec import ModelSpec
+
+
+def _build(m: Metadata) -> ModelSpec:
+    return dense_decoder(m, rope(m, "neox", head_dim(m)), norm="layer")
+
+
+ARCHITECTURE: Final = Architecture(name="orion", model_class="OrionForCausalLM", build=_build)

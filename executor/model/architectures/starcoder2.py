@@ -1,0 +1,18 @@
+"""starcoder2: StarCoder 2: LayerNorm, biases everywhere, a network without a gate."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from executor.model.architecture import Architecture
+from executor.model.metadata import Metadata
+from executor.model.parts import dense_decoder, head_dim
+from executor.model.ropes import rope
+from executor.model.spec import ModelSpec
+
+
+def _build(m: Metadata) -> ModelSpec:
+    return dense_decoder(m, rope(m, "neox", head_dim(m)), norm="layer", activation="gelu", gated=False)
+
+
+ARCHITECTURE: Final = Architecture(name="starcoder2", model_class="Starcoder2ForCausalLM", build=_build)

@@ -1,0 +1,18 @@
+"""xverse: XVERSE: Llama's block."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from executor.model.architecture import Architecture
+from executor.model.metadata import Metadata
+from executor.model.parts import dense_decoder, head_dim
+from executor.model.ropes import rope
+from executor.model.spec import ModelSpec
+
+
+def _build(m: Metadata) -> ModelSpec:
+    return dense_decoder(m, rope(m, "adjacent", head_dim(m)))
+
+
+ARCHITECTURE: Final = Architecture(name="xverse", model_class="XverseForCausalLM", build=_build)
