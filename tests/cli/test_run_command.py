@@ -54,7 +54,7 @@ def test_an_array_that_is_too_short_is_a_finding_with_the_authors_line_and_exit_
     result = invoke("ptxgen", *words)
     assert result.exit_code == 1
     assert "out" in result.stdout
-    assert "elementwise.py:" in result.stdout
+    assert "element.py:" in result.stdout
     assert facts("ptxgen", *words, exit_code=1)["findings"][0]["ptx_line"] > 0
 
 

@@ -47,7 +47,7 @@ def test_the_patch_adds_one_file_and_changes_none(patch: str) -> None:
 @pytest.mark.slow
 def test_a_model_of_it_has_the_logits_of_the_reference(patch: str, environment: dict[str, str], tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"layers": 2, "hidden": 64, "heads": 2, "kv_heads": 1, "ff": 96, "context": 64}
-    path = write_model(tmp_path / "m.gguf", "internlm2", Q.Q8_0, tied=False, tokenizer="llama", **sizes)
+    path = write_model(tmp_path / "m.gguf", "pangu-embedded", Q.Q8_0, tied=False, tokenizer="llama", **sizes)
     shutil.copytree(ROOT / "executor", tmp_path / "executor", ignore=shutil.ignore_patterns("__pycache__"))
     copied = environment | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
 
@@ -55,7 +55,7 @@ def test_a_model_of_it_has_the_logits_of_the_reference(patch: str, environment: 
         command = [sys.executable, "-P", "-c", RUN, str(path), str(tmp_path / "logits.npy")]
         return subprocess.run(command, env=copied, cwd=tmp_path, capture_output=True, text=True)
 
-    assert "architecture 'internlm2' is not supported; supported: llama, " in run().stderr
+    assert "architecture 'pangu-embedded' is not supported" in run().stderr
     subprocess.run(["git", "apply"], input=patch, env=copied, cwd=tmp_path, text=True, check=True)
     done = run()
     assert not done.returncode, done.stderr
