@@ -102,8 +102,8 @@ def markdown(measured: Sequence[Figure]) -> str:
 
 
 def table_row(cells: Sequence[str]) -> str:
-    """One line of a table in Markdown; every report writes its lines here."""
-    return f"| {' | '.join(cells)} |"
+    """One line of a table in Markdown, whose cells touch their bars; every report writes its lines here."""
+    return f"|{'|'.join(cells)}|"
 
 
 def _cell(figure: Figure, least: float) -> str:
