@@ -43,7 +43,10 @@ OUTPUTS |= dict.fromkeys((*ACTIVATIONS.values(), "attn_sub_norm", "ffn_sub_norm"
 """These operations, and which argument of their kernel is the vector."""
 
 LAYER_OUTPUTS = tuple(operation for operation in OUTPUTS if operation != INPUTS["output"])
-"""Those that each layer has."""
+"""Those that layers have."""
+
+LLAMA_OUTPUTS = tuple(dict.fromkeys(made for role, made in INPUTS.items() if role != "output"))
+"""Those that each layer of Llama's form has."""
 
 BLOCK = "blk.{}"
 """How GGUF files name a layer."""

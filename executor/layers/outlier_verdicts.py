@@ -10,7 +10,7 @@ from typing import Any
 from executor.base.arguments import described, one_of, whole
 from executor.launch.launch import LayerOperation
 from executor.layers.graph.binding import Binding
-from executor.layers.indexed import LAYER_OUTPUTS
+from executor.layers.indexed import LLAMA_OUTPUTS
 from executor.layers.outliers import OUTLIER_RATIO
 from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import Weights
@@ -56,11 +56,11 @@ class OutlierVerdicts:
         """A site of which a verdict decides something: a layer of so many (None: of any), and an operation that makes what
         its matrices multiply. ArgumentError names those that there are."""
         if not isinstance(site, tuple | list) or len(site) != 2:
-            raise ArgumentError(f"site is {described(site)}; allowed: a layer and one of {', '.join(LAYER_OUTPUTS)}")
+            raise ArgumentError(f"site is {described(site)}; allowed: a layer and one of {', '.join(LLAMA_OUTPUTS)}")
         layer, operation = site
         last = None if layers is None else layers - 1
         layer = whole("the layer of the site", layer, 0, last)
-        return LayerOperation(layer, one_of("the operation of the site", operation, LAYER_OUTPUTS))
+        return LayerOperation(layer, one_of("the operation of the site", operation, LLAMA_OUTPUTS))
 
     def _forget_old(self) -> None:
         if self._generation != self._weights.generation:
