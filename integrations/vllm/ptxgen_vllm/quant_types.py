@@ -10,8 +10,8 @@ from ptxgen.formats import FORMATS
 NAMES: Final = (
     "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS",
 )  # fmt: skip
-"""Those of the plugin's quantised types that ptxgen has a format of. It has none of IQ1, IQ2 and IQ3; matrices of floats the
-plugin gives to PyTorch."""
+"""Those of the plugin's quantised types that are common in ptxgen (ptxgen.formats.COMMON). IQ1, IQ2 and IQ3 are not; matrices
+of floats the plugin gives to PyTorch."""
 
 FORMAT_OF: Final = {number: name for name in NAMES if (number := FORMATS[name].ggml_type) is not None}
 """By type id, as GGUF files and the plugin have it."""

@@ -13,7 +13,7 @@ import gguf
 import pytest
 
 import ptxgen_vllm
-from ptxgen.formats import FORMATS
+from ptxgen.formats import COMMON, FORMATS
 from ptxgen_vllm import installation
 from ptxgen_vllm.quant_types import FORMAT_OF, NAMES
 from tests.integrations.vllm import plugin
@@ -33,9 +33,9 @@ def test_the_products_have_the_signatures_of_those_that_they_replace(wheel: Path
 
 
 @pytest.mark.slow
-def test_the_types_are_those_of_the_plugin_that_have_a_format_here(wheel: Path) -> None:
+def test_the_types_are_those_of_the_plugin_that_are_common_here(wheel: Path) -> None:
     sets = plugin.type_sets(wheel)
-    assert {type.name for type in sets["MMVQ_QUANT_TYPES"]} & set(FORMATS) == set(NAMES)
+    assert {type.name for type in sets["MMVQ_QUANT_TYPES"]} & set(COMMON) == set(NAMES)
     assert sets["UNQUANTIZED_TYPES"].isdisjoint(map(gguf.GGMLQuantizationType, FORMAT_OF))
     cases = re.findall(r"case (\d+):\s*mul_mat_vec_(\w+)_q8_1_cuda", plugin.source(wheel, "csrc/gguf/gguf_kernel.cu"))
     by_id = {int(number): name.upper() for number, name in cases}
