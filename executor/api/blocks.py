@@ -52,7 +52,7 @@ class BlockRunner:
 
     def per_head_rmsnorm(self, x: Any, gamma: Any, epsilon: float) -> None:
         """As rmsnorm for each head by itself, in place: qwen3's norm of queries and keys, whose sums have another order than
-        rmsnorm's. x: f32[..., heads, head_dim], or flat; gamma: f32[head_dim], a multiple of 32 up to 256."""
+        rmsnorm's. x: f32[..., heads, head_dim], or flat; gamma: f32[head_dim], 32, a multiple of 8 from 40 to 256, or 512."""
         gamma = self._held(gamma)
         shape, (head_dim,) = _rows(x, "x"), _rows(gamma, "gamma", axes=1)
         heads, rest = divmod(prod(shape), head_dim)
