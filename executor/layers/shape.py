@@ -1,4 +1,4 @@
-"""The dimensions of a transformer layer. Holds no weights and runs nothing."""
+"""The dimensions of a transformer layer, and what it does with its matrices. Holds no weights and runs nothing."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class LayerForm:
     """What a layer does with its matrices. The defaults are Llama's.
 
     norm_kind "rms": x / sqrt(mean(x^2) + eps) * gamma; "layer": (x - mean(x)) / sqrt(var(x) + eps) * gamma + beta;
-    norms_weighted: whether the norms of the stream have gamma. parallel:
-    attention and the feed-forward network both read the layer's input, and both are added to it. gated: the network is
+    norms_weighted: whether the norms of the stream have gamma. parallel: attention and the feed-forward network both read the
+    layer's input, and both are added to it. gated: the network is
     down(activation(gate(x)) * up(x)), else down(activation(up(x))). residual_scale: of what is added to the stream. scores:
     which keys a query sees, and what becomes of its scores. qk_norm: of the queries and of the keys, before the rotation;
     "heads": each head by itself; "row": all heads as one row; "rotated": each head by itself, after the rotation; "rows":
