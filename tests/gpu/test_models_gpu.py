@@ -15,8 +15,8 @@ from executor.device.protocol import Device
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
 from tests.executor.model.variants import TOKENS, VARIANTS, Variant
+from tests.real_models import EXACT_IDS, LOGITS_TOKENS, PROMPT_IDS, smollm2_path
 from tests.reference_model import ReferenceModel
-from tests.smollm2 import EXACT_IDS, LOGITS_TOKENS, PROMPT_IDS, smollm2_path
 
 pytestmark = pytest.mark.gpu
 

@@ -23,7 +23,7 @@ from executor.model.generation import LanguageModel
 from ptxgen.kernels.registry import find
 from tests.cli.invoke import invoke
 from tests.executor.model.variants import TOKENS
-from tests.smollm2 import smollm2_path
+from tests.real_models import smollm2_path
 
 pytestmark = pytest.mark.gpu
 

@@ -14,7 +14,7 @@ import pytest
 from executor.base.errors import ModelError
 from executor.gguf.directory import GgmlType
 from executor.gguf.gguf_file import GgufFile
-from tests.smollm2 import smollm2_path
+from tests.real_models import smollm2_path
 from tests.synthetic import write_model
 
 

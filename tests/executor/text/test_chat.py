@@ -21,7 +21,7 @@ from executor.text.rendering import sandbox
 from executor.text.rendering.traced import runs
 from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
-from tests.smollm2 import smollm2_path
+from tests.real_models import smollm2_path
 
 HELLO = [{"role": "user", "content": "Hi"}]
 

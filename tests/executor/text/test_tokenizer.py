@@ -19,7 +19,7 @@ from executor.text.vocabulary import REQUIRED
 from ptxgen.errors import ArgumentError
 from tests.cli.invoke import invoke, refused
 from tests.executor.text.vocabularies import altered, synthetic
-from tests.smollm2 import LLAMA_CPP_IDS, PROMPT, PROMPT_IDS, smollm2_path
+from tests.real_models import LLAMA_CPP_IDS, PROMPT, PROMPT_IDS, smollm2_path
 from tests.synthetic import Q, byte_characters, write_model
 
 

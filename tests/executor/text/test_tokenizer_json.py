@@ -19,7 +19,7 @@ from executor.gguf.directory import Value
 from executor.gguf.gguf_file import GgufFile
 from executor.text.tokenizer import Tokenizer
 from executor.text.tokenizer_json import tokenizer_json
-from tests.smollm2 import smollm2_path
+from tests.real_models import smollm2_path
 from tests.synthetic import Q, write_model
 
 KINDS = (("gpt2", "smollm"), ("gpt2", "qwen2"), ("gpt2", "llama-bpe"), ("llama", None))

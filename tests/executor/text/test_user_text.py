@@ -17,7 +17,7 @@ from tests.executor.text.conversations import (
     spans,
     vocabulary,
 )
-from tests.smollm2 import smollm2_path
+from tests.real_models import smollm2_path
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
