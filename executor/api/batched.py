@@ -148,7 +148,7 @@ class BatchedRunner:
         kernels run, so each replay of a graph serves what it holds then, and a capture takes nothing else. ArgumentError for a
         position of the host that the cache has no room for; a row at such a one on the device is not rotated."""
         m, w = whole("m", m, 1), instance("layer_weights", layer_weights, ValidatedLayerWeights, "build_indexed_weights")
-        s = self.layers.sequence.shape(hidden_dim, w.ffn_up.weight.n, epsilon)
+        s = self.layers.sequence.shape(hidden_dim, w.projections["ffn_up"].weight.n, epsilon)
         _require_heads("q_dim", q_dim, s.heads, s)
         _require_heads("kv_dim", kv_dim, s.kv_heads, s)
         x, normed = (self._rows(one, name, m, s.hidden) for one, name in ((input, "input"), (hidden_buf, "hidden_buf")))
@@ -177,10 +177,11 @@ class BatchedRunner:
 
     def _for_rows(self, w: ValidatedLayerWeights, s: LayerShape, m: int) -> ValidatedLayerWeights:
         """With what makes queries, keys and values of m rows. ModelError if the weights are of another shape than the layer."""
-        sizes = {"q": (w.attn_q, s.q_dim), "k": (w.attn_k, s.kv_dim), "v": (w.attn_v, s.kv_dim)}
-        for projection, n in sizes.values():
-            self.session.weight(projection, n=n, k=s.hidden)
-        q, k, v = (bind_rows(projection, self.session.profile, m) for projection, _ in sizes.values())
+        sizes = {"attn_q": s.q_dim, "attn_k": s.kv_dim, "attn_v": s.kv_dim}
+        found = {role: w.projections[role] for role in sizes}
+        for role, n in sizes.items():
+            self.session.weight(found[role], n=n, k=s.hidden)
+        q, k, v = (bind_rows(projection, self.session.profile, m) for projection in found.values())
         return replace(w, attn_q=q, attn_k=k, attn_v=v)
 
     def _packed(self, projection: Projection, input: Any, output: Any, m: int) -> tuple[GpuBuffer, GpuBuffer]:

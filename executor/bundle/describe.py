@@ -61,11 +61,12 @@ def describe(
 ) -> Description:
     """Lay the model out for one sequence of up to `context` tokens. accurate: as if every input had an outlier. Raises what
     loading it would raise."""
+    spec.require_equal_layers("a bundle's sizes are formulae of one layer's")
     spec = _traced(spec)
     device = DryRunMemory()
     source = _TracedFile(file, spec)
     weights = load_weights(device, source, list(expected_tensors(spec)))
-    cache = KvCache(device, spec.layers, spec.layer.kv_heads, spec.layer.head_dim, TracedInt(context, "context"))
+    cache = KvCache(device, spec.layers, spec.cached_heads, spec.layer.head_dim, TracedInt(context, "context"))
     table = GpuBuffer.from_numpy(device, rope_cosines(source, spec, context), name="rope table")
     flagged = sites(spec.layers) if accurate else ()
     alone = token_attention(spec, profile, target)

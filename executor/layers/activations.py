@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -59,10 +59,17 @@ class Activations(AttentionRows):
         return self.hidden if self.split is None else self.split.stream
 
     @classmethod
+    def of_layers(cls, workspace: Workspace, shapes: Sequence[LayerShape], rows: int = 1) -> tuple[Self, ...]:
+        """Those of each layer, in the same memory. To be made by Workspace.laid_out: a larger layer may need more of it."""
+        made = {shape: cls.of(workspace, shape, rows) for shape in dict.fromkeys(shapes)}
+        return tuple(made[shape] for shape in shapes)
+
+    @classmethod
     def of(cls, workspace: Workspace, s: LayerShape, rows: int = 1, hidden: GpuBuffer | None = None) -> Self:
         """In this workspace; `hidden`: a residual stream that lies elsewhere."""
 
         def heads(name: str, count: int) -> GpuBuffer:
+            count = max(count, 1)  # of a layer without attention, which uses none
             return workspace.buffer(name, (count, s.head_dim) if rows == 1 else (rows, count, s.head_dim))
 
         ranks, own = s.ranks, s.own
@@ -85,7 +92,7 @@ class Activations(AttentionRows):
             v=heads("v", own.kv_heads),
             attended=heads("attended", own.heads),
             projected=workspace.buffer("projected", own_shape(rows, s.hidden, ranks)),
-            ffn=FfnBuffers.of(workspace, s.ff, rows, ranks),
+            ffn=FfnBuffers.of(workspace, max(s.ff, 1), rows, ranks),
             rows=rows,
             before_norm={name: workspace.buffer(f"{name} before its norm", lines(rows, n)) for name, n in rows_of.items()},
             split=split,

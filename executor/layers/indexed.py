@@ -81,18 +81,18 @@ def sites(layers: int) -> list[LayerOperation]:
 class ValidatedLayerWeights:
     """All weights of one layer, none of them null, freed or of a wrong shape. Made by `layer_weights`, never by hand.
 
-    Norms and biases are f32 vectors; None stands for what the architecture does not have. biases: of norms and of matrices that
-    have one, by the names of their tensors without `.bias`, beside those that are fields."""
+    Norms and biases are f32 vectors; None stands for what the architecture, or this layer, does not have. biases: of norms and
+    of matrices that have one, by the names of their tensors without `.bias`, beside those that are fields."""
 
     attn_norm: GpuBuffer | None  # f32[hidden]
-    attn_q: Projection  # [q_dim, hidden]
-    attn_k: Projection  # [kv_dim, hidden]
-    attn_v: Projection  # [kv_dim, hidden]
-    attn_output: Projection  # [hidden, q_dim]
+    attn_q: Projection | None  # [q_dim, hidden]
+    attn_k: Projection | None  # [kv_dim, hidden]
+    attn_v: Projection | None  # [kv_dim, hidden]
+    attn_output: Projection | None  # [hidden, mixed_dim]
     ffn_norm: GpuBuffer | None  # f32[hidden]
     ffn_gate: Projection | None  # [ff, hidden]
-    ffn_up: Projection  # [ff, hidden]
-    ffn_down: Projection  # [hidden, ff]
+    ffn_up: Projection | None  # [ff, hidden]
+    ffn_down: Projection | None  # [hidden, ff]
     attn_gate: Projection | None = None  # [q_dim, hidden]
     attn_sub_norm: GpuBuffer | None = None  # f32[q_dim]
     ffn_sub_norm: GpuBuffer | None = None  # f32[ff]
@@ -139,7 +139,8 @@ def layer_weights(
     norms = norms or {}
 
     def matrix(role: str, *, n: int, k: int) -> Projection:
-        made = input_of(role, form)
+        alone = role == "attn_output" and not s.kv_heads  # then it reads what queries are else products of
+        made = input_of("attn_q" if alone else role, form)
         bound = bind(
             _matrix(weights, f"{prefix}.{role}.weight", n=n, k=k), profile, accurate=made is None or (layer, made) in flagged
         )
@@ -169,14 +170,14 @@ def layer_weights(
     found = {name: optional(f"{name}.bias", n) for name, n in lengths.items()}
     return ValidatedLayerWeights(
         attn_norm=norm(at.attention),
-        attn_q=matrix("attn_q", n=s.q_dim, k=s.hidden),
-        attn_k=matrix("attn_k", n=s.kv_dim, k=s.hidden),
-        attn_v=matrix("attn_v", n=s.kv_dim, k=s.hidden),
-        attn_output=matrix("attn_output", n=s.hidden, k=s.q_dim),
+        attn_q=matrix("attn_q", n=s.q_dim, k=s.hidden) if s.kv_heads else None,
+        attn_k=matrix("attn_k", n=s.kv_dim, k=s.hidden) if s.kv_heads else None,
+        attn_v=matrix("attn_v", n=s.kv_dim, k=s.hidden) if s.kv_heads else None,
+        attn_output=matrix("attn_output", n=s.hidden, k=s.mixed_dim) if s.heads else None,
         ffn_norm=norm(at.ffn),
-        ffn_gate=matrix("ffn_gate", n=s.ff, k=s.hidden) if form.gated else None,
-        ffn_up=matrix("ffn_up", n=s.ff, k=s.hidden),
-        ffn_down=matrix("ffn_down", n=s.hidden, k=s.ff),
+        ffn_gate=matrix("ffn_gate", n=s.ff, k=s.hidden) if form.gated and s.ff else None,
+        ffn_up=matrix("ffn_up", n=s.ff, k=s.hidden) if s.ff else None,
+        ffn_down=matrix("ffn_down", n=s.hidden, k=s.ff) if s.ff else None,
         attn_gate=matrix("attn_gate", n=s.q_dim, k=s.hidden) if form.gated_attention else None,
         attn_sub_norm=None if at.attended is None else vector(f"{at.attended}.weight", s.q_dim),
         ffn_sub_norm=None if at.activated is None else vector(f"{at.activated}.weight", s.ff),

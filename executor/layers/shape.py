@@ -90,9 +90,10 @@ LLAMA: Final = LayerForm()
 
 @dataclass(frozen=True)
 class LayerShape:
-    """The dimensions of a layer, and its form. rope_style: pairs (2i, 2i+1) are rotated for "adjacent", (i, i + rope_dim/2) for
-    "neox", in the first rope_dim values of a head. rms_eps: of its norms, whatever their kind. ranks: how many devices share
-    the heads and the rows of every matrix equally; all sizes are those of the whole layer."""
+    """The dimensions of a layer, and its form. heads 0: it has no attention; kv_heads 0, beside heads: attn_output alone, as
+    wide as the stream, stands for it; ff 0: no feed-forward network. rope_style: pairs (2i, 2i+1) are rotated for "adjacent",
+    (i, i + rope_dim/2) for "neox", in the first rope_dim values of a head. rms_eps: of its norms, whatever their kind. ranks:
+    how many devices share the heads and the rows of every matrix equally; all sizes are those of the whole layer."""
 
     hidden: int
     ff: int
@@ -116,6 +117,11 @@ class LayerShape:
     def q_dim(self) -> int:
         """Width of the queries of one token."""
         return self.heads * self.head_dim
+
+    @property
+    def mixed_dim(self) -> int:
+        """Width of what attn_output multiplies."""
+        return self.q_dim if self.kv_heads else self.hidden
 
     @property
     def kv_dim(self) -> int:

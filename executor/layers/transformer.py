@@ -48,23 +48,55 @@ class Stream:
 def transformer_layer(
     s: LayerShape,
     w: ValidatedLayerWeights,
-    attention: AttentionLayout,
+    attention: AttentionLayout | None,
     a: Activations,
     stream: Stream,
     number: int | None = None,
 ) -> tuple[list[Operation], Stream]:
-    """The tokens of `a` through one layer, in place; their keys and values go where `attention` keeps them. number: of the
-    layer, for messages and profiles. Gives the operations, and the stream after them."""
+    """The tokens of `a` through one layer, in place; their keys and values go where `attention` keeps them, if it has any.
+    number: of the layer, for messages and profiles. Gives the operations, and the stream after them."""
+    form, middle = s.form, stream
+    beside = read = _read_by_attention(s, a, stream.whole)
+    operations: list[Operation] = []
+    if s.heads:
+        operations += _norm("attn_norm", s, w, stream.whole, read, number)
+        if form.parallel and form.norms.ffn is not None:
+            beside = StepValue.of(_spare(a), a.rows)
+            operations += _norm("ffn_norm", s, w, stream.whole, beside, number)
+        mixed = read
+        if attention is not None:
+            made, mixed = _attended(s, w, attention, read, a, number)
+            operations += made
+        made, middle = _add_to_stream("attn_output", s, w, mixed, stream, a, number)
+        operations += made
+    if not s.ff:
+        return operations, middle
+    if not form.parallel:
+        beside = middle.whole if form.norms.ffn is None else StepValue.of(a.normed, a.rows)
+        operations += _norm("ffn_norm", s, w, middle.whole, beside, number)
+    inner = activated(a.ffn, a.rows)
+    matrices = w.projections
+    network = FeedForward(matrices["ffn_up"], matrices["ffn_down"], w.ffn_gate, form.activation, w.biases)
+    operations += activate(network, a.ffn, beside, inner, number)
+    normed, inner = _sub_norm("ffn_sub_norm", s, w.ffn_sub_norm, inner, a.activated_normed, number)
+    operations += normed
+    last, after = _add_to_stream("ffn_down", s, w, inner, middle, a, number)
+    return [*operations, *last], after
+
+
+def _attended(
+    s: LayerShape,
+    w: ValidatedLayerWeights,
+    attention: AttentionLayout,
+    read: StepValue,
+    a: Activations,
+    number: int | None,
+) -> tuple[list[Operation], StepValue]:
+    """Attention up to what attn_output multiplies. read: what Q, K and V are products of."""
     form = s.form
     q, k, v = (StepValue.of(one, a.rows) for one in (a.q, a.k, a.v))
     own = attended = StepValue.of(a.attended, a.rows)
-    read = _read_by_attention(s, a, stream.whole)
-    operations: list[Operation] = [*_norm("attn_norm", s, w, stream.whole, read, number)]
-    beside = read
-    if form.parallel and form.norms.ffn is not None:
-        beside = StepValue.of(_spare(a), a.rows)
-        operations += _norm("ffn_norm", s, w, stream.whole, beside, number)
-    operations += _queries_keys_values(s, w, read, (q, k, v), a, number)
+    operations: list[Operation] = [*_queries_keys_values(s, w, read, (q, k, v), a, number)]
     gate = None if a.gate is None else StepValue.of(a.gate, a.rows)
     if gate is not None and w.attn_gate is not None:
         operations += project_with_bias("attn_gate", w.attn_gate, read, gate, None, number)
@@ -78,34 +110,26 @@ def transformer_layer(
         attended = StepValue.of(a.split.attended, a.rows)
         operations.append(GatherParts(name="attention", layer=number, own=own, whole=attended))
     normed, attended = _sub_norm("attn_sub_norm", s, w.attn_sub_norm, attended, a.attended_normed, number)
-    operations += normed
-    added, middle = _add_to_stream("attn_output", s, w, attended, stream, a, number)
-    operations += added
-    if not form.parallel:
-        beside = middle.whole if form.norms.ffn is None else StepValue.of(a.normed, a.rows)
-        operations += _norm("ffn_norm", s, w, middle.whole, beside, number)
-    made = activated(a.ffn, a.rows)
-    network = FeedForward(w.ffn_up, w.ffn_down, w.ffn_gate, form.activation, w.biases)
-    operations += activate(network, a.ffn, beside, made, number)
-    normed, made = _sub_norm("ffn_sub_norm", s, w.ffn_sub_norm, made, a.activated_normed, number)
-    operations += normed
-    last, after = _add_to_stream("ffn_down", s, w, made, middle, a, number)
-    return [*operations, *last], after
+    return [*operations, *normed], attended
 
 
 def transformer_layers(
     shapes: Sequence[LayerShape],
     layers: Sequence[ValidatedLayerWeights],
     attention: Callable[[int], AttentionLayout],
-    a: Activations,
+    activations: Sequence[Activations],
 ) -> tuple[list[Operation], Stream]:
-    """The tokens of `a` through all layers; attention: that of the layer of a number."""
-    stream = Stream.given(a)
+    """Tokens through all layers; attention: that of the layer of a number, if it has key-value heads; activations: of each
+    layer, with one residual stream."""
+    first = activations[0]
+    stream = Stream.given(first)
     operations: list[Operation] = []
-    if a.split is not None:
-        operations.append(TakePart(name="own_stream", layer=0, whole=stream.whole, part=stream.part, pieces=a.split.pieces))
-    for number, (shape, w) in enumerate(zip(shapes, layers, strict=True)):
-        made, stream = transformer_layer(shape, w, attention(number), a, stream, number)
+    if first.split is not None:
+        taken = TakePart(name="own_stream", layer=0, whole=stream.whole, part=stream.part, pieces=first.split.pieces)
+        operations.append(taken)
+    for number, (shape, w, a) in enumerate(zip(shapes, layers, activations, strict=True)):
+        layout = attention(number) if shape.kv_heads else None
+        made, stream = transformer_layer(shape, w, layout, a, stream, number)
         operations += made
     return operations, stream
 
@@ -168,11 +192,11 @@ def _queries_keys_values(
     form = s.form
     biases = (w.attn_q_bias, w.attn_k_bias, w.attn_v_bias) if form.adds_biases_first else (None, None, None)
     gammas = (w.attn_q_norm, w.attn_k_norm, None) if form.qk_norm == "row" else (None, None, None)
-    matrices = (("attn_q", w.attn_q), ("attn_k", w.attn_k), ("attn_v", w.attn_v))
-    for (role, matrix), y, bias, gamma in zip(matrices, products, biases, gammas, strict=True):
+    matrices = w.projections
+    for role, y, bias, gamma in zip(("attn_q", "attn_k", "attn_v"), products, biases, gammas, strict=True):
         made = y if gamma is None else StepValue.of(a.before_norm[role], a.rows)
         product = StepValue.of(made.buffer, a.rows) if form.clamp else made
-        yield from project_with_bias(role, matrix, read, product, bias, number)
+        yield from project_with_bias(role, matrices[role], read, product, bias, number)
         if form.clamp:
             arguments = {"x": made.buffer.view(0, (made.buffer.size,))}
             clamp = Clamp(made.buffer.size, limit=form.clamp)
@@ -195,7 +219,7 @@ def _add_to_stream(
 ) -> tuple[list[Operation], Stream]:
     """The stream += x W^T, with the bias and the norm that the product has. Of a matrix that ranks share each adds its own rows
     to its own part, and then has all."""
-    matrix, normed = (w.attn_output, "attn_output_norm") if name == "attn_output" else (w.ffn_down, "ffn_output_norm")
+    matrix, normed = w.projections[name], "attn_output_norm" if name == "attn_output" else "ffn_output_norm"
     delta = StepValue.of(a.projected, a.rows)
     operations = [*project_with_bias(name, matrix, x, delta, w.biases.get(name), number)]
     if a.spare is not None:

@@ -3,7 +3,7 @@ lengths are kept only here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -27,20 +27,30 @@ class LayerCache:
 
 class KvCache:
     """Room for `max_len` positions in `layers` layers, of which `lengths[layer]` are filled: layers that run one by one may
-    differ. `generation` rises when the memory is another: addresses in it are valid while it stands. A cache without positions
-    may `rest`, and has no memory until that is needed again."""
+    differ, in their key-value heads too. `generation` rises when the memory is another: addresses in it are valid while it
+    stands. A cache without positions may `rest`, and has no memory until that is needed again."""
 
-    def __init__(self, device: DeviceMemory, layers: int, kv_heads: int, head_dim: int, max_len: int) -> None:
-        """Allocate; contents are undefined until written, and nothing beyond a layer's length may be read. Raises ArgumentError
-        for a size below 1 or one that no attention kernel takes, DeviceError when memory is full."""
-        sizes = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": max_len}
-        layers, kv_heads, head_dim, max_len = (whole(f"KV cache: {name}", size, 1) for name, size in sizes.items())
-        _require_attention(kv_heads, head_dim, max_len)
+    def __init__(
+        self,
+        device: DeviceMemory,
+        layers: int,
+        kv_heads: int | Sequence[int],
+        head_dim: int,
+        max_len: int,
+    ) -> None:
+        """Allocate, for as many heads in all layers or for those of each; contents are undefined until written, and nothing
+        beyond a layer's length may be read. Raises ArgumentError for a size below 1 or one that no attention kernel takes,
+        DeviceError when memory is full."""
+        sizes = {"layers": layers, "head_dim": head_dim, "max_len": max_len}
+        layers, head_dim, max_len = (whole(f"KV cache: {name}", size, 1) for name, size in sizes.items())
+        heads = kv_heads if isinstance(kv_heads, Sequence) else (kv_heads,) * layers
         self.device = device
         self.max_len = max_len
         self.lengths = [0] * layers
         self.generation = 0
-        self._heads = kv_heads, head_dim
+        self._heads = tuple(whole("KV cache: kv_heads", own, 1) for own in heads)
+        self._head_dim = head_dim
+        self._require_attention(max_len)
         self._freed = False
         self._layers = self._like(max_len)
 
@@ -124,7 +134,7 @@ class KvCache:
         """max_len, if the cache may grow to it; errors as `grow`, but for memory."""
         max_len = whole("KV cache: max_len", max_len, self.max_len)
         self._need_life()
-        _require_attention(*self._heads, max_len)
+        self._require_attention(max_len)
         return max_len
 
     @contextmanager
@@ -165,9 +175,15 @@ class KvCache:
             raise DeviceError("the KV cache was freed; init_kv_cache creates a new one")
 
     def _like(self, max_len: int) -> tuple[LayerCache, ...]:
-        """Memory for as many layers with another number of positions."""
-        kv_heads, head_dim = self._heads
-        return self._allocated(len(self.lengths), (kv_heads, max_len, head_dim))
+        """Memory for as many layers with another number of positions: an allocation each, so that the sanitiser sees a kernel
+        that runs from one into the next."""
+
+        def empty(kind: str, layer: int) -> GpuBuffer:
+            shape = self._heads[layer], max_len, self._head_dim
+            return GpuBuffer.empty(self.device, F32, shape, f"{kind} of layer {layer}")
+
+        with free_on_error(self.device):
+            return tuple(LayerCache(empty("keys", i), empty("values", i), max_len) for i in range(len(self._heads)))
 
     def _copy(self, source: Iterable[LayerCache], target: Iterable[LayerCache], rows: int) -> None:
         """The first `rows` positions of all layers."""
@@ -182,19 +198,10 @@ class KvCache:
                     self.device.copy(new.pointer + end, old.pointer + start, rows * row)
                 new.allocation.writes.count += 1
 
-    def _allocated(self, layers: int, shape: tuple[int, int, int]) -> tuple[LayerCache, ...]:
-        """An allocation each, so that the sanitiser sees a kernel that runs from one into the next."""
-
-        def empty(kind: str, layer: int) -> GpuBuffer:
-            return GpuBuffer.empty(self.device, F32, shape, f"{kind} of layer {layer}")
-
-        with free_on_error(self.device):
-            return tuple(LayerCache(empty("keys", i), empty("values", i), shape[1]) for i in range(layers))
-
-
-def _require_attention(kv_heads: int, head_dim: int, max_len: int) -> None:
-    """ArgumentError unless there is an attention kernel for a cache of this shape: what it refuses must not be allocated."""
-    ContiguousAttention(indirect=True, heads=kv_heads, kv_heads=kv_heads, head_dim=head_dim, max_len=max_len)
+    def _require_attention(self, max_len: int) -> None:
+        """ArgumentError unless there is an attention kernel for so many positions: what it refuses must not be allocated."""
+        for heads in set(self._heads):
+            ContiguousAttention(True, heads=heads, kv_heads=heads, head_dim=self._head_dim, max_len=max_len)
 
 
 def _free(layers: Iterable[LayerCache]) -> None:

@@ -4,7 +4,7 @@ page_pool.py's business; the layout is that of ptxgen/kernels/attention/paged_ca
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -21,8 +21,9 @@ from ptxgen.types import U32
 
 @dataclass(frozen=True)
 class PagedShape:
-    """What kernels must know of a paged cache, by the names of their fields. max_len: positions that a sequence may have;
-    slots: sequences that have a table at one time; kv_type: how values are held, `f32`, `f16` or `q8_0`."""
+    """What kernels must know of a paged cache, by the names of their fields. kv_heads: of a layer; max_len: positions
+    that a sequence may have; slots: sequences that have a table at one time; kv_type: how values are held, `f32`, `f16` or
+    `q8_0`."""
 
     kv_heads: int
     head_dim: int
@@ -31,6 +32,10 @@ class PagedShape:
     slots: int
     max_len: int
     kv_type: str = "f32"
+
+    def of(self, kv_heads: int) -> PagedShape:
+        """That of a layer with so many."""
+        return replace(self, kv_heads=kv_heads)
 
     def caches(self) -> Signature:
         """The arrays of one layer by name. ArgumentError for a shape that attention kernels do not take."""
@@ -51,10 +56,9 @@ def as_pages(cache: KvCache, table: GpuBuffer) -> Pages:
     kernels take no page of this length."""
     kv_heads, max_len, head_dim = cache.layers[0].keys.shape
     shape = PagedShape(kv_heads, head_dim, page_len=max_len, pages=1, slots=1, max_len=max_len)
-    arrays = shape.caches()
 
     def paged(layer: LayerCache) -> dict[str, GpuBuffer]:
-        whole = {"k_cache": layer.keys, "v_cache": layer.values}
+        whole, arrays = {"k_cache": layer.keys, "v_cache": layer.values}, shape.of(layer.keys.shape[0]).caches()
         return {name: whole[name].view(0, array.shape) for name, array in arrays.items() if isinstance(array, Array)}
 
     return Pages(shape, tuple(map(paged, cache.layers)), table)
@@ -64,23 +68,25 @@ class PagedKvCache:
     """Pages for the keys and values of `layers` layers, and a page table for each slot. Which pages hold what is not known
     here. A page that no table names keeps what is in it."""
 
-    def __init__(self, device: DeviceMemory, layers: int, shape: PagedShape) -> None:
-        """Allocate; contents are undefined until written, and no slot has pages. Raises ArgumentError for a shape that no
-        attention kernel takes, DeviceError when memory is full: nothing stays allocated then."""
+    def __init__(self, device: DeviceMemory, layers: int, shape: PagedShape, heads: Sequence[int] | None = None) -> None:
+        """Allocate; contents are undefined until written, and no slot has pages. heads: the key-value heads of each layer,
+        where they are not those of the shape. Raises ArgumentError for a shape that no attention kernel takes, DeviceError when
+        memory is full: nothing stays allocated then."""
         self.device = device
         self.shape = shape
-        arrays = shape.caches()
+        own = [shape] * whole("layers", layers, 1) if heads is None else [shape.of(count) for count in heads]
+        arrays = [one.caches() for one in own]
         self._tables = np.full((shape.slots, shape.max_len // shape.page_len), NO_PAGE, np.uint32)
 
         def allocated(layer: int) -> dict[str, GpuBuffer]:
             return {
                 name: GpuBuffer.empty(device, array.dtype, array.shape, f"{name} of layer {layer}")
-                for name, array in arrays.items()
+                for name, array in arrays[layer].items()
                 if isinstance(array, Array)
             }
 
         with free_on_error(device):
-            caches = tuple(map(allocated, range(whole("layers", layers, 1))))
+            caches = tuple(map(allocated, range(len(own))))
             self.pages = Pages(shape, caches, GpuBuffer.from_numpy(device, self._tables, U32, "page tables"))
 
     @property

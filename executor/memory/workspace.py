@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import prod
-from typing import Self
+from typing import Self, TypeVar
 
 from executor.base.errors import DeviceError
 from executor.device.protocol import DeviceMemory
@@ -13,6 +13,8 @@ from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.types import F32, U8, DType
+
+Made = TypeVar("Made")
 
 
 class Workspace:
@@ -24,6 +26,7 @@ class Workspace:
     def __init__(self, device: DeviceMemory) -> None:
         self.device = device
         self.generation = 0
+        self._replaced = 0  # how often memory was given back for a larger one
         self._memory: dict[str, GpuBuffer] = {}
         self._zeros: set[str] = set()
         self._views: dict[tuple[str, DType, tuple[int, ...]], GpuBuffer] = {}
@@ -57,6 +60,15 @@ class Workspace:
             assert isinstance(array, Array)
             buffers[argument] = self.buffer(f"{name}: {argument}", array.shape, array.dtype, zeros=array.zeros)
         return buffers
+
+    def laid_out(self, make: Callable[[], Made]) -> Made:
+        """What `make` makes of buffers, all of them alive: it is called again if one of a name has grown meanwhile, which left
+        those from before without memory."""
+        while True:
+            before = self._replaced
+            made = make()
+            if self._replaced == before:
+                return made
 
     def settle(self) -> None:
         """Make zeros of what has to hold them, after launches that may have been thrown away half done. For handlers of
@@ -92,6 +104,7 @@ class Workspace:
         if old is not None:
             self._views = {key: view for key, view in self._views.items() if key[0] != name}
             old.free()
+            self._replaced += 1
         self._memory[name] = memory
         self.generation += 1
         return memory

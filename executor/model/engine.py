@@ -71,7 +71,7 @@ class Engine:
         self.steps = RowSteps(self.launcher, decoder.modules)
         self._cost: tuple[object, StepCost] | None = None  # and what it depends on
         decoder.rest()
-        self.cache = PagedKvCache(self.device, spec.layers, shape)
+        self.cache = PagedKvCache(self.device, len(spec.cached), shape, spec.cached_heads)
         try:
             cosines = rope_cosines(decoder.file, spec, context)
             self._rope = GpuBuffer.from_numpy(self.device, cosines, name="rope table")

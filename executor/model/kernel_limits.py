@@ -59,10 +59,8 @@ def _probes(block: Block) -> list[Callable[[], object]]:
     a, f = block.mixer, block.ffn
     activation = partial(FusedSwiglu, activation=f.activation) if f.gated else ACTIVATIONS[f.activation]
     sizes: dict[str, Any] = {"heads": a.heads, "kv_heads": a.kv_heads, "head_dim": a.head_dim, "max_len": 1}
-    probes: list[Callable[[], object]] = [
-        lambda: ContiguousAttention(True, **sizes, scores=a.scores),
-        lambda: activation(n=f.ff),
-    ]
+    probes: list[Callable[[], object]] = [lambda: ContiguousAttention(True, **sizes, scores=a.scores)] if a.kv_heads else []
+    probes += [lambda: activation(n=f.ff)] if f.ff else []
     if block.norms.at.attended is not None:
         probes.append(lambda: NORMS[block.norms.norm.kind](hidden=a.q_dim))
     if block.norms.at.activated is not None:

@@ -74,7 +74,7 @@ def memory_needed(
     file, spec = loaded(file, spec, ranks)
     repacking = Repacking(repacked(file, spec, profile))
     weights = load_weights(device, file, list(expected_tensors(spec)), repacking=repacking)
-    cache = KvCache(device, spec.layers, spec.layer.own.kv_heads, spec.layer.head_dim, context)
+    cache = KvCache(device, len(spec.cached), spec.cached_heads, spec.layer.head_dim, context)
     table = GpuBuffer.from_numpy(device, rope_cosines(file, spec, context), name="rope table")
     workspace = Workspace(device)
     alone, few = token_attention(spec, profile, target), _first_of_each_kind(file, spec)
@@ -97,7 +97,7 @@ def _first_of_each_kind(file: TensorFile, spec: ModelSpec) -> ModelSpec:
     for name, info in file.tensors.items():
         if (layer := LAYER.match(name)) is not None:
             types.setdefault(layer.group(), set()).add((in_layer(name), info.ggml_type))
-    kinds = [(block, frozenset(types[f"blk.{layer}."])) for layer, block in enumerate(spec.blocks)]
+    kinds = [(block, frozenset(types.get(f"blk.{layer}.", ()))) for layer, block in enumerate(spec.blocks)]
     return replace(spec, blocks=spec.blocks[: max(map(kinds.index, kinds)) + 1])
 
 

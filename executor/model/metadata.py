@@ -63,8 +63,8 @@ class Metadata:
             self.fail(f"{self.name(key)} is {quoted(value)}; allowed: one whole number, 1 to {most}")
         return value
 
-    def per_layer(self, key: str, layers: int, default: Sequence[int] | None = None) -> Sequence[int]:
-        """For each layer its whole number: the key has one for all, or an array with one for each."""
+    def per_layer(self, key: str, layers: int, default: Sequence[int] | None = None, least: int = 1) -> Sequence[int]:
+        """For each layer its whole number: the key has one for all, or an array with one for each, of at least so much."""
         value = self.get(key)
         if value is None and default is not None:
             return default
@@ -78,8 +78,8 @@ class Metadata:
             )
         found: list[int] = []
         for layer, number in enumerate(numbers):
-            if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_DIMENSION:
-                allowed = f"allowed: a whole number, 1 to {MAX_DIMENSION}"
+            if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= MAX_DIMENSION:
+                allowed = f"allowed: a whole number, {least} to {MAX_DIMENSION}"
                 self.fail(f"{self.name(key)} is {quoted(number)} for layer {layer}; {allowed}")
             found.append(number)
         return found

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final, NoReturn
 
 import numpy as np
@@ -26,7 +25,6 @@ from ptxgen.formats import FORMATS
 
 WEIGHT_TYPES: Final = tuple(GgmlType(weight_format.ggml_type) for weight_format in FORMATS.values())
 MOST_PARTS: Final = 4  # that an error names
-MOST_SHOWN: Final = 8  # layers, and values of them, that an error names
 KEYS: Final = {
     "embedding_length": "hidden",
     "feed_forward_length": "ff",
@@ -57,7 +55,9 @@ def read_spec(file: GgufFile) -> ModelSpec:
         if not isinstance(name, str) or name not in ARCHITECTURES:
             raise UnsupportedModel(f"architecture {quoted(name)} is not supported", file.path)
         spec = ARCHITECTURES[name].read(Metadata(file, name, ARCHITECTURES[name].unused))
-        _require_equal_layers(spec, file.path)
+        if len({(rope.style, rope.dim) for rope in spec.ropes}) > 1:
+            said = "the rotation differs in style or width between layers, which is not supported"
+            raise UnsupportedModel(said, file.path)
     return spec
 
 
@@ -118,33 +118,9 @@ def _refuse_strangers(file: GgufFile, spec: ModelSpec, names: Collection[str]) -
     """UnsupportedModel for a tensor, of those that are not computed, which would change the result."""
     unused = architecture_of(spec).unused
     for name in sorted(names):
-        if _MODEL_PARTS.match(name) and not _HARMLESS.fullmatch(name) and in_layer(name) not in unused:
+        ignored = _HARMLESS.fullmatch(name) or in_layer(name) in unused or name.startswith(spec.unused)
+        if _MODEL_PARTS.match(name) and not ignored:
             with naming_what_runs(file):
                 said = f"tensor {name[:80]} is not part of a {spec.architecture} model as it is computed here"
                 raise UnsupportedModel(said, file.path)
         _log.info("%s: tensor %s is not used", file.path, name)
-
-
-def _require_equal_layers(spec: ModelSpec, path: Path) -> None:
-    """ModelError for blocks that differ in what the launches of a step take from one shape for all."""
-    kinds = set(spec.blocks)
-    for key, name in KEYS.items():
-        sizes = {block: size(spec, block, name) for block in kinds}
-        if len(set(sizes.values())) > 1:
-            by_value: dict[int, list[int]] = {}
-            for layer, block in enumerate(spec.blocks):
-                by_value.setdefault(sizes[block], []).append(layer)
-            shown = "; ".join(f"{value} in layers {_some(own)}" for value, own in list(by_value.items())[:MOST_SHOWN])
-            raise UnsupportedModel(
-                f"{spec.architecture}.{key} differs between layers, which is not supported; it must be the same in all: "
-                f"it is {shown}",
-                path,
-            )
-    if len({(rope.style, rope.dim) for rope in spec.ropes}) > 1:
-        raise UnsupportedModel("the rotation differs in style or width between layers, which is not supported", path)
-
-
-def _some(layers: Sequence[int]) -> str:
-    """Numbers of layers, not all of many."""
-    shown = ", ".join(map(str, layers[:MOST_SHOWN]))
-    return shown if len(layers) <= MOST_SHOWN else f"{shown}, ... ({len(layers)} layers)"

@@ -46,6 +46,7 @@ def dense_decoder(
     activation: Activation = "silu",
     gated: bool = True,
     fused_gate: bool = False,
+    gaps: bool = False,
     ff_share: int = 1,
     epsilon: float | None = None,
     qk_norm: bool | None = False,
@@ -66,17 +67,20 @@ def dense_decoder(
 
     rope, scores: of every layer, or by its number. weighted: whether norms of the stream have weights; epsilon: of norms, where
     the file does not say it. qk_norm: whether queries and keys are normalised; None: where the file has the tensors.
-    fused_gate: gate and up may be one tensor; ff_share: the length in the file is so many times the network's width. See
-    spec.py for the others."""
+    fused_gate: gate and up may be one tensor; gaps: layers may lack attention, or the network, and then as in llama.cpp both;
+    ff_share: the length in the file is so many times the network's width. See spec.py for the others."""
     layers, spec = m.layers(), replace(norm_spec(m, norm, epsilon, "output_norm"), weighted=weighted)
-    sizes = attention_sizes(m, layers)
-    widths = [width // ff_share for width in m.per_layer("feed_forward_length", layers)]
+    least = 0 if gaps else 1
+    sizes = attention_sizes(m, layers, least)
+    widths = [width // ff_share for width in m.per_layer("feed_forward_length", layers, least=least)]
 
     def block(layer: int) -> Block:
-        heads, kv_heads, head_dim = sizes[layer]
+        heads, kv_heads, head_dim = sizes[layer] if widths[layer] else (0, 0, sizes[layer][-1])
         name = f"blk.{layer}."
+        at = replace(norms, attention=norms.attention if heads else None, ffn=norms.ffn if widths[layer] else None)
+        biases = frozenset(role for role in _biases(m, name) if (kv_heads if role.startswith("attn_") else widths[layer]))
         normed = m.has(f"{name}attn_q_norm.weight") if qk_norm is None else qk_norm
-        own = replace(norm_spec(m, norm, epsilon, *(name + tensor for tensor in norms.tensors)), weighted=weighted)
+        own = replace(norm_spec(m, norm, epsilon, *(name + tensor for tensor in at.tensors)), weighted=weighted)
         of_heads = norm_spec(m, norm, epsilon, *([f"{name}attn_q_norm"] if qk_norm_of == "row" else []))
         mixer = Attention(
             heads,
@@ -92,14 +96,17 @@ def dense_decoder(
             fused=m.has(f"{name}attn_qkv.weight"),
         )
         ffn = Dense(widths[layer], activation, gated, fused_gate and not m.has(f"{name}ffn_gate.weight"))
-        return Block(mixer, ffn, Norms(own, norms, output_eps), parallel, residual_scale, _biases(m, name))
+        return Block(mixer, ffn, Norms(own, at, output_eps), parallel, residual_scale, biases)
 
+    blocks = tuple(block(layer) for layer in range(layers))
+    if not any(block.mixer.kv_heads for block in blocks):
+        m.fail(f"{m.name('attention.head_count_kv')} gives no layer attention; allowed: at least one with it")
     return ModelSpec(
         architecture=m.architecture,
         vocab=m.vocab(),
         hidden=m.integer("embedding_length"),
         context_length=m.integer("context_length", most=MAX_CONTEXT),
-        blocks=tuple(block(layer) for layer in range(layers)),
+        blocks=blocks,
         norm=spec,
         tied=not m.has("output.weight"),
         pooling_type=m.pooling_type(),
@@ -109,7 +116,13 @@ def dense_decoder(
         embedding_scale=embedding_scale,
         logit_scale=logit_scale,
         logit_softcap=logit_softcap,
+        unused=tuple(f"blk.{layer}.{_unused(block)}" for layer, block in enumerate(blocks) if not block.mixer.kv_heads),
     )
+
+
+def _unused(block: Block) -> str:
+    """What names of tensors of a layer without attention begin with that files may have all the same."""
+    return "attn_output.bias" if block.ffn.ff else ""
 
 
 def norm_spec(m: Metadata, kind: NormKind, default: float | None, *tensors: str) -> NormSpec:
@@ -119,20 +132,20 @@ def norm_spec(m: Metadata, kind: NormKind, default: float | None, *tensors: str)
     return NormSpec(eps, kind, kind == "layer" and any(m.has(f"{tensor}.bias") for tensor in tensors))
 
 
-def attention_sizes(m: Metadata, layers: int) -> Sequence[tuple[int, int, int]]:
-    """Heads, key-value heads and the width of a head, of each layer."""
-    hidden, heads = m.integer("embedding_length"), m.per_layer("attention.head_count", layers)
-    found = []
-    for own, kv in zip(heads, m.per_layer("attention.head_count_kv", layers, heads), strict=True):
-        if own % kv:
+def attention_sizes(m: Metadata, layers: int, least: int = 1) -> Sequence[tuple[int, int, int]]:
+    """Heads and key-value heads of each layer, at least so many, and the width of a head."""
+    heads = m.per_layer("attention.head_count", layers, least=least)
+    kv_heads = m.per_layer("attention.head_count_kv", layers, heads, least)
+    for own, kv in zip(heads, kv_heads, strict=True):
+        if kv and (own % kv or not own):
             m.fail(f"{m.name('attention.head_count')} is {own}, which {kv} key-value heads do not divide")
-        found.append((own, kv, _head_dim(m, hidden, own)))
-    return found
+    width = _head_dim(m, m.integer("embedding_length"), next((own for own in heads if own), 1))
+    return [(own, kv, width) for own, kv in zip(heads, kv_heads, strict=True)]
 
 
-def head_dim(m: Metadata) -> int:
-    """The width of a head of the first layer."""
-    return attention_sizes(m, m.layers())[0][2]
+def head_dim(m: Metadata, least: int = 1) -> int:
+    """The width of a head. least: heads that a layer may have."""
+    return attention_sizes(m, m.layers(), least)[0][2]
 
 
 def windows(m: Metadata, pattern: int, *, default: int | None = None) -> Window:

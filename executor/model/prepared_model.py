@@ -95,7 +95,7 @@ class PreparedModel(ABC):
         names = list(expected_tensors(spec))
         repacking = Repacking(repacked(file, spec, profile), Launcher(device, modules))
         weights = load_weights(device, file, names, lambda done, total: report("weights", done, total), repacking=repacking)
-        cache = KvCache(device, spec.layers, spec.layer.own.kv_heads, spec.layer.head_dim, context)
+        cache = KvCache(device, len(spec.cached), spec.cached_heads, spec.layer.head_dim, context)
         model = cls(file, spec, weights, cache, modules, profile)
         model.calibration = calibration
         model.prepare(lambda done, total: report("kernels", done, total))

@@ -44,7 +44,7 @@ class DryModel:
     ) -> None:
         file, spec = loaded(file, spec, device.ranks)
         weights = load_weights(device, file, list(expected_tensors(spec)), repacking=Repacking(repacked(file, spec, profile)))
-        cache = KvCache(device, spec.layers, spec.layer.own.kv_heads, spec.layer.head_dim, context)
+        cache = KvCache(device, len(spec.cached), spec.cached_heads, spec.layer.head_dim, context)
         modules = cast(Modules, NoCode(device.as_device))
         self._decoder = _DryDecoder(file, spec, weights, cache, modules, profile)
         self._decoder.flagged = frozenset(flagged)

@@ -5,10 +5,11 @@ Sizes are counts of values, layers, heads or tokens."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from executor.layers.shape import PRE_NORMS, Activation, BlockNorms, LayerForm, LayerShape, NormKind, QkNorm, RopeStyle
+from executor.layers.shape import LLAMA, PRE_NORMS, Activation, BlockNorms, LayerForm, LayerShape, NormKind, QkNorm, RopeStyle
+from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring
 from ptxgen.kernels.attention.temperature import Temperature
 from ptxgen.kernels.rope.frequencies import Yarn
@@ -56,9 +57,10 @@ class RopeSpec:
 
 @dataclass(frozen=True)
 class Attention:
-    """Causal attention; query head h reads key-value head h // (heads // kv_heads). scores: which keys a query sees, and what
-    becomes of its scores. qk_norm: of queries and keys; qk_norm_of: of what; clamp, temperature, gated: see LayerForm.
-    fused: the matrices of Q, K and V are one tensor."""
+    """Causal attention; query head h reads key-value head h // (heads // kv_heads). kv_heads 0: attn_output alone stands for
+    it, a matrix of the width of the stream; heads 0: nothing does. scores: which keys a query sees, and what becomes of its
+    scores. qk_norm: of queries and keys; qk_norm_of: of what; clamp, temperature, gated: see LayerForm. fused: the matrices of
+    Q, K and V are one tensor."""
 
     heads: int
     kv_heads: int
@@ -85,8 +87,8 @@ class Attention:
 
 @dataclass(frozen=True)
 class Dense:
-    """A feed-forward network of width `ff`: down(activation(gate(x)) * up(x)), or down(activation(up(x))) if it is not gated.
-    fused: the matrices of gate and up are one tensor."""
+    """A feed-forward network of width `ff`: down(activation(gate(x)) * up(x)), or down(activation(up(x))) if it is not gated;
+    none where ff is 0. fused: the matrices of gate and up are one tensor."""
 
     ff: int
     activation: Activation = "silu"
@@ -141,7 +143,8 @@ class ModelSpec:
     tied: the output head is the embedding table; head_bias: it has one. embedding_scale, embedding_norm: of embeddings;
     learned_positions: a table has a vector for each position, which is added to the embedding; logit_scale: of logits,
     before logit_softcap c > 0 makes them c * tanh(logit / c). context_length: tokens it was trained on.
-    pooling_type: how a text becomes one vector, by llama.cpp's numbers (embedding.py); 0 where the file does not say it. ranks:
+    pooling_type: how a text becomes one vector, by llama.cpp's numbers (embedding.py); 0 where the file does not say it.
+    unused: what tensors begin with that files may have and that no token needs. ranks:
     how many devices share the model (split.py); the sizes are those of the whole."""
 
     architecture: str
@@ -158,6 +161,7 @@ class ModelSpec:
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
+    unused: tuple[str, ...] = ()
     ranks: int = 1
 
     @property
@@ -187,10 +191,31 @@ class ModelSpec:
         made = {block: self.shape(block) for block in set(self.blocks)}
         return tuple(made[block] for block in self.blocks)
 
-    @property
+    @cached_property
     def layer(self) -> LayerShape:
-        """The dimensions of every block: those of a file are all the same (read_spec); the form is that of the first."""
-        return self.shapes[0]
+        """That of the first block with the most heads to a key-value head, by which attention is chosen for all. Blocks may
+        differ in how many of these they have and in the width of their networks."""
+        return max(self.shapes, key=lambda shape: shape.heads / shape.kv_heads if shape.kv_heads else 0.0)
+
+    @property
+    def cached(self) -> tuple[int, ...]:
+        """The numbers of the blocks that have keys and values."""
+        return tuple(number for number, shape in enumerate(self.shapes) if shape.kv_heads)
+
+    @property
+    def cached_heads(self) -> tuple[int, ...]:
+        """The key-value heads of these, as far as a rank has them."""
+        return tuple(self.shapes[number].own.kv_heads for number in self.cached)
+
+    def cache_of(self, layer: int) -> int:
+        """Which of the caches of `cached` a block has."""
+        return self.cached.index(layer)
+
+    def require_equal_layers(self, why: str) -> None:
+        """ArgumentError, with the reason, for a model whose blocks differ in size."""
+        if len({replace(shape, form=LLAMA, rms_eps=0.0) for shape in self.shapes}) > 1:
+            said = f"layers of this model of {self.architecture} differ in size"
+            raise ArgumentError(f"{why}, and {said}; allowed: layers of one size")
 
     @cached_property
     def ropes(self) -> tuple[RopeSpec, ...]:

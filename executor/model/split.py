@@ -62,6 +62,7 @@ def is_split(name: str) -> bool:
 
 def split_spec(spec: ModelSpec, ranks: int) -> ModelSpec:
     """The model as so many devices share it. ArgumentError if its sizes do not divide: which do not, and what would."""
+    spec.require_equal_layers(f"{ranks} devices cannot share the model")
     layer = spec.layer
     if spec.layer.form.norms_twice or layer.form.qk_norm in ("row", "rows"):
         raise ArgumentError(

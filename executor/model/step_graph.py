@@ -3,7 +3,7 @@ tokens come from and which cache they see (token_launches.py, step_launches.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,11 +68,14 @@ class ModelGraph:
         arguments = {"y": y.buffer, "table": weight.buffer, "token": index}
         return PlainLaunch(name=name, kernel=kernel, of_tokens=y.tokens, arguments=arguments, writes=(y,))
 
-    def layers(self, a: Activations, attention: Callable[[int], AttentionLayout]) -> tuple[list[Operation], Stream]:
-        """The tokens of `a` through all layers, and the stream after them; attention: that of the layer of a number."""
-        shapes = self.spec.shapes
-        weights = build_indexed_weights(self.weights, shapes, self.profile, flagged=self.flagged, rows=a.rows)
-        return transformer_layers(shapes, weights, attention, a)
+    def layers(
+        self, activations: Sequence[Activations], attention: Callable[[int], AttentionLayout]
+    ) -> tuple[list[Operation], Stream]:
+        """Tokens through all layers, and the stream after them; attention: that of the layer of a number; activations: of
+        each."""
+        shapes, rows = self.spec.shapes, activations[0].rows
+        weights = build_indexed_weights(self.weights, shapes, self.profile, flagged=self.flagged, rows=rows)
+        return transformer_layers(shapes, weights, attention, activations)
 
     def head(
         self, workspace: Workspace, x: StepValue, normed: GpuBuffer, chosen: GpuBuffer

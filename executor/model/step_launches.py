@@ -4,6 +4,7 @@ does."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from executor.choice.attention import AttentionChoice, choose_attention
 from executor.choice.choice import GpuProfile
@@ -69,11 +70,18 @@ class StepBody:
         are the first ones, and the others are in tiles. common: where those buffers are that do not depend on that, which
         bodies of as many rows may share; the workspace, unless told otherwise."""
         common = workspace if common is None else common
+        build = partial(cls._build, model, workspace, rows, lone, common)
+        return workspace.laid_out(lambda: common.laid_out(build))
+
+    @classmethod
+    def _build(cls, model: StepModel, workspace: Workspace, rows: int, lone: int, common: Workspace) -> StepBody:
+        spec = model.graph.spec
         tiles = model.attention.most_tiles(rows) if lone < rows else 0
         inputs = workspace.buffer("inputs of rows", (lines_of(rows, tiles), width(rows)), U32)
-        a = Activations.of(common, model.graph.spec.layer, rows)
-        if tiles:
-            a.attended.fill(0)  # nothing is written for rows that stay idle, and nobody should meet NaN there
+        activations = Activations.of_layers(common, spec.shapes, rows)
+        a = activations[0]
+        if tiles:  # nothing is written for rows that stay idle, and nobody should meet NaN there
+            max((own.attended for own in activations), key=lambda attended: attended.nbytes).fill(0)
         token, slot, position = (_line(inputs, name, rows) for name in ("token", "slot", "position"))
         places = RowPlaces(
             slot,
@@ -83,15 +91,16 @@ class StepBody:
             tiles=inputs.view(len(INPUTS) * width(rows) * U32.bytes, (tiles, 2)) if tiles else None,
         )
 
-        tables = tables_of(model.rope_table, model.graph.spec)
+        tables = tables_of(model.rope_table, spec)
 
         def attends(layer: int) -> RowsAttention:
-            caches = model.pages.layers[layer]
-            table = tables[model.graph.spec.rope_of(layer)]
-            return RowsAttention(model.pages.shape, caches, places, table, workspace, model.attention)
+            shape = model.pages.shape.of(spec.shapes[layer].own.kv_heads)
+            caches = model.pages.layers[spec.cache_of(layer)]
+            table = tables[spec.rope_of(layer)]
+            return RowsAttention(shape, caches, places, table, workspace, model.attention)
 
         recorder = Recorder(common)
-        layers, _ = model.graph.layers(a, attends)
+        layers, _ = model.graph.layers(activations, attends)
         perform(recorder, [*model.graph.embed(common, a.hidden, token, position, rows), *layers], model.graph.setting(common))
         return cls(
             rows, tiles, inputs, a, in_order(recorder.take(), dependent=model.graph.profile.allows("dependent_launches"))

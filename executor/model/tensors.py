@@ -24,15 +24,14 @@ def expected_tensors(spec: ModelSpec) -> Shapes:
 
 def matrices_of(mixer: Attention, ffn: Dense, hidden: int) -> Shapes:
     """By role, those of a layer that multiply."""
-    shapes: dict[str, Shape] = {
-        "attn_q": (mixer.q_dim, hidden),
-        "attn_k": (mixer.kv_dim, hidden),
-        "attn_v": (mixer.kv_dim, hidden),
-        "attn_output": (hidden, mixer.q_dim),
-        "ffn_up": (ffn.ff, hidden),
-        "ffn_down": (hidden, ffn.ff),
-    }
-    shapes |= {"ffn_gate": (ffn.ff, hidden)} if ffn.gated else {}
+    shapes: dict[str, Shape] = {}
+    if mixer.kv_heads:
+        shapes |= {"attn_q": (mixer.q_dim, hidden), "attn_k": (mixer.kv_dim, hidden), "attn_v": (mixer.kv_dim, hidden)}
+    if mixer.heads:
+        shapes["attn_output"] = (hidden, mixer.q_dim if mixer.kv_heads else hidden)
+    if ffn.ff:
+        shapes |= {"ffn_up": (ffn.ff, hidden), "ffn_down": (hidden, ffn.ff)}
+    shapes |= {"ffn_gate": (ffn.ff, hidden)} if ffn.ff and ffn.gated else {}
     return shapes | ({"attn_gate": (mixer.q_dim, hidden)} if mixer.gated else {})
 
 

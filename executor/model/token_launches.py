@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -68,19 +69,34 @@ class TokenLaunches:
     ) -> TokenLaunches:
         """Choose the kernels and lay the buffers out in the workspace. `table`: of `rope_cosines`; fused: with kernels that do
         several operations at once; attention: how the token attends."""
+        return workspace.laid_out(partial(cls._build, model, cache, workspace, table, attention, fused))
+
+    @classmethod
+    def _build(
+        cls,
+        model: ModelGraph,
+        cache: KvCache,
+        workspace: Workspace,
+        table: GpuBuffer,
+        attention: TokenAttentionChoice,
+        fused: bool,
+    ) -> TokenLaunches:
+        spec = model.spec
         place = TokenPosition(workspace)
         position, length = place.position, place.length
-        a = Activations.of(workspace, model.spec.layer)
-        split, tables = PositionSplit(attention, workspace), tables_of(table, model.spec)
+        activations = Activations.of_layers(workspace, spec.shapes)
+        a = activations[0]
+        split, tables = PositionSplit(attention, workspace), tables_of(table, spec)
         token = workspace.buffer("token", (1,), U32)
         recorder, setting = Recorder(workspace, fused=fused), model.setting(workspace, fused=fused)
         perform(recorder, model.embed(workspace, a.hidden, token, position, 1), setting)
         embed = recorder.take()
 
         def attends(layer: int) -> TokenAttention:
-            return TokenAttention(cache.layers[layer], position, length, tables[model.spec.rope_of(layer)], split)
+            own = cache.layers[spec.cache_of(layer)]
+            return TokenAttention(own, position, length, tables[spec.rope_of(layer)], split)
 
-        layers, stream = model.layers(a, attends)
+        layers, stream = model.layers(activations, attends)
         head, logits = model.head(workspace, stream.whole, a.normed, token)
         places = {"position": position, "length": length}
         advance = PlainLaunch(name="advance", kernel=AdvancePosition(max_len=cache.max_len), arguments=places)

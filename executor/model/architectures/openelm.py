@@ -1,5 +1,4 @@
-"""openelm: OpenELM whose layers are all of one size: heads of Q and K are normalised, the head is the embedding
-table."""
+"""openelm: OpenELM: layers of different sizes; heads of Q and K are normalised, the head is the embedding table."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ class Phase:
         read = StepValue.of(out["hidden_buf"])
         assert w.attn_norm is not None
         norm = Norm(name="norm", x=StepValue.of(executor.buffer(x)), y=read, gamma=w.attn_norm, eps=EPS)
-        matrices = (("q", w.attn_q), ("k", w.attn_k), ("v", w.attn_v))
+        matrices = [(role, w.projections[f"attn_{role}"]) for role in "qkv"]
         with executor._session.launches() as launch:
             launch.fused = False
             perform(launch, [norm, *(project(role, one, read, StepValue.of(out[role])) for role, one in matrices)])

@@ -23,6 +23,12 @@ def test_each_layer_has_keys_and_values_of_its_own(emulator: Device) -> None:
     assert cache.nbytes == emulator.memory().allocated == 6 * 2 * 10 * 64 * 4
 
 
+def test_layers_may_have_different_heads(emulator: Device) -> None:
+    cache = KvCache(emulator, layers=2, kv_heads=(1, 4), head_dim=64, max_len=10)
+    cache.grow(20)
+    assert [layer.keys.shape for layer in cache.layers] == [(1, 20, 64), (4, 20, 64)]
+
+
 def test_positions_are_given_out_until_the_context_is_full(emulator: Device) -> None:
     cache = KvCache(emulator, layers=1, kv_heads=1, head_dim=32, max_len=4)
     assert [cache.advance(), cache.advance(3)] == [0, 1]
