@@ -54,30 +54,32 @@ class Metadata:
             self.fail(f"metadata key {self.name(key)} is missing")
         return value
 
-    def integer(self, key: str, default: int | None = None, most: int = MAX_DIMENSION) -> int:
-        """A whole number, 1 to `most`."""
+    def integer(self, key: str, default: int | None = None, most: int = MAX_DIMENSION, least: int = 1) -> int:
+        """A whole number, `least` to `most`."""
         value = self.required(key) if default is None else self.get(key)
         if value is None and default is not None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            self.fail(f"{self.name(key)} is {quoted(value)}; allowed: one whole number, 1 to {most}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            self.fail(f"{self.name(key)} is {quoted(value)}; allowed: one whole number, {least} to {most}")
         return value
 
-    def per_layer(self, key: str, layers: int, default: Sequence[int] | None = None, least: int = 1) -> Sequence[int]:
-        """For each layer its whole number: the key has one for all, or an array with one for each, of at least so much."""
+    def per_layer(self, key: str, default: Sequence[int] | None = None, least: int = 1) -> Sequence[int]:
+        """For each layer its whole number, of at least so much: the key has one for all, or an array with one for each block
+        of the file."""
+        layers, blocks = self.layers(), self.blocks()
         value = self.get(key)
         if value is None and default is not None:
             return default
         if not isinstance(value, list | np.ndarray):
             return (self.integer(key),) * layers
         numbers: list[Value] = list(value) if isinstance(value, list) else value.tolist()
-        if len(numbers) != layers:
+        if len(numbers) != blocks:
             self.fail(
-                f"{self.name(key)} is an array of {len(numbers)}; allowed: one whole number, or one for each of the {layers} "
+                f"{self.name(key)} is an array of {len(numbers)}; allowed: one whole number, or one for each of the {blocks} "
                 "layers"
             )
         found: list[int] = []
-        for layer, number in enumerate(numbers):
+        for layer, number in enumerate(numbers[:layers]):
             if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= MAX_DIMENSION:
                 allowed = f"allowed: a whole number, {least} to {MAX_DIMENSION}"
                 self.fail(f"{self.name(key)} is {quoted(number)} for layer {layer}; {allowed}")
@@ -143,12 +145,18 @@ class Metadata:
                 said = " or ".join(map(str, values))
                 self.refuse(f"{self.name(key)} is {quoted(value)}, which is not supported; supported: {said}")
 
-    def layers(self) -> int:
+    def blocks(self) -> int:
         """How many blocks the file says it has. Bounded by its tensors, so that a list of all is short."""
-        layers, tensors = self.integer("block_count"), len(self._file.tensors)
-        if layers > tensors:
-            self.fail(f"{self.name('block_count')} is {layers}, and the {tensors} tensors cannot make so many layers")
-        return layers
+        blocks, tensors = self.integer("block_count"), len(self._file.tensors)
+        if blocks > tensors:
+            self.fail(f"{self.name('block_count')} is {blocks}, and the {tensors} tensors cannot make so many layers")
+        return blocks
+
+    def layers(self) -> int:
+        """How many of them a token goes through: the last ones may be for drafts (nextn, MTP), on which logits do not
+        depend."""
+        blocks = self.blocks()
+        return blocks - self.integer("nextn_predict_layers", 0, most=blocks - 1, least=0)
 
     def vocab(self) -> int:
         """As llama.cpp: the tokens count, and the key where the file has no tokens."""

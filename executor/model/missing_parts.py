@@ -35,7 +35,6 @@ PARTS: Final = (
     MissingPart("several residual streams", "altup.num_inputs", r"altup_"),
     MissingPart("layers that share keys and values", "attention.shared_kv_layers"),
     MissingPart("scales of NVFP4 matrices", "", r"blk\.\d+\.\w+\.scale$"),
-    MissingPart("layers for drafts", "nextn_predict_layers", r"blk\.\d+\.nextn\."),
 )
 """In order of weight."""
 ALWAYS: Final[Mapping[str, str]] = {

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -71,8 +71,8 @@ def dense_decoder(
     ff_share: the length in the file is so many times the network's width. See spec.py for the others."""
     layers, spec = m.layers(), replace(norm_spec(m, norm, epsilon, "output_norm"), weighted=weighted)
     least = 0 if gaps else 1
-    sizes = attention_sizes(m, layers, least)
-    widths = [width // ff_share for width in m.per_layer("feed_forward_length", layers, least=least)]
+    sizes = attention_sizes(m, least)
+    widths = [width // ff_share for width in m.per_layer("feed_forward_length", least=least)]
 
     def block(layer: int) -> Block:
         heads, kv_heads, head_dim = sizes[layer] if widths[layer] else (0, 0, sizes[layer][-1])
@@ -116,13 +116,15 @@ def dense_decoder(
         embedding_scale=embedding_scale,
         logit_scale=logit_scale,
         logit_softcap=logit_softcap,
-        unused=tuple(f"blk.{layer}.{_unused(block)}" for layer, block in enumerate(blocks) if not block.mixer.kv_heads),
+        unused=(*_without_use(blocks), *(f"blk.{layer}." for layer in range(layers, m.blocks()))),
     )
 
 
-def _unused(block: Block) -> str:
-    """What names of tensors of a layer without attention begin with that files may have all the same."""
-    return "attn_output.bias" if block.ffn.ff else ""
+def _without_use(blocks: Sequence[Block]) -> Iterator[str]:
+    """What names of tensors begin with that files may have of layers without attention or network."""
+    for layer, block in enumerate(blocks):
+        if not block.mixer.kv_heads:
+            yield f"blk.{layer}.{'attn_output.bias' if block.ffn.ff else ''}"
 
 
 def norm_spec(m: Metadata, kind: NormKind, default: float | None, *tensors: str) -> NormSpec:
@@ -132,10 +134,10 @@ def norm_spec(m: Metadata, kind: NormKind, default: float | None, *tensors: str)
     return NormSpec(eps, kind, kind == "layer" and any(m.has(f"{tensor}.bias") for tensor in tensors))
 
 
-def attention_sizes(m: Metadata, layers: int, least: int = 1) -> Sequence[tuple[int, int, int]]:
+def attention_sizes(m: Metadata, least: int = 1) -> Sequence[tuple[int, int, int]]:
     """Heads and key-value heads of each layer, at least so many, and the width of a head."""
-    heads = m.per_layer("attention.head_count", layers, least=least)
-    kv_heads = m.per_layer("attention.head_count_kv", layers, heads, least)
+    heads = m.per_layer("attention.head_count", least=least)
+    kv_heads = m.per_layer("attention.head_count_kv", heads, least)
     for own, kv in zip(heads, kv_heads, strict=True):
         if kv and (own % kv or not own):
             m.fail(f"{m.name('attention.head_count')} is {own}, which {kv} key-value heads do not divide")
@@ -145,7 +147,7 @@ def attention_sizes(m: Metadata, layers: int, least: int = 1) -> Sequence[tuple[
 
 def head_dim(m: Metadata, least: int = 1) -> int:
     """The width of a head. least: heads that a layer may have."""
-    return attention_sizes(m, m.layers(), least)[0][2]
+    return attention_sizes(m, least)[0][2]
 
 
 def windows(m: Metadata, pattern: int, *, default: int | None = None) -> Window:
@@ -173,7 +175,7 @@ def unwindowed(layer: int) -> int | None:
 def query_scale(m: Metadata, large: int) -> float | None:
     """The factor of scores in Gemma 2 and 3: that of the width of a head, but in the model of so many layers of a width of
     embedding / heads."""
-    heads = m.per_layer("attention.head_count", m.layers())[0]
+    heads = m.per_layer("attention.head_count")[0]
     return (m.integer("embedding_length") // heads) ** -0.5 if m.layers() == large else None
 
 

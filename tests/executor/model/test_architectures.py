@@ -64,6 +64,7 @@ KINDS: Final[Mapping[str, st.SearchStrategy[Any]]] = {
     "final_logit_softcapping": NO_NUMBER,
     "logit_scale": NO_NUMBER,
     "attention.clamp_kqv": NO_NUMBER,
+    "nextn_predict_layers": NO_COUNT | st.just(2),
     "num_loops": NO_COUNT | st.just(2),
     "rope.scaling.alpha": NO_NUMBER | st.just(1e10),
     "pooling_type": NO_NUMBER | st.just(0.5),
@@ -237,6 +238,20 @@ def test_each_architecture_has_the_logits_of_the_reference(name: str, tmp_path: 
         alone = model.logits(TEXT)
     for made, right in ((alone, exact), (prompt, exact), (again, exact[5])):
         assert np.abs(made - right).max() <= 1e-4 * exact.std()
+
+
+@pytest.mark.parametrize("name", ["exaone4", "glm4"])
+def test_layers_for_drafts_are_not_used(name: str, tmp_path: Path, device: Device) -> None:
+    """Arrays have a number for each of them all the same."""
+    keys: dict[str, Any] = {"nextn_predict_layers": 1, "feed_forward_length": [96, 96]}
+    metadata = {f"{name}.{key}": value for key, value in keys.items()}
+    path = write_model(tmp_path / "m.gguf", name, Q.F16, metadata=metadata, **SIZES)
+    path.write_bytes(path.read_bytes().replace(b"blk.1.attn_output.weight", b"blk.1.nextn.hnorm.weight"))
+    with LanguageModel.load(path, device, context=32) as model:
+        assert model.spec.layers == len(model.decoder.cache.layers) == 1
+        logits = model.logits(TOKENS)
+    exact = ReferenceModel(path, context=32).logits(TOKENS)
+    assert np.abs(logits - exact).max() <= 1e-4 * exact.std()
 
 
 def test_a_layer_without_a_network_or_attention_needs_no_tensors_for_it(tmp_path: Path) -> None:
