@@ -13,7 +13,16 @@ import click
 
 from executor.commands.grammar import grammar_of, grammar_options
 from executor.commands.sampling import facts_of, sampler_of, sampling_options, taken
-from executor.commands.session import LOOKUP, AskedModel, ModelSession, model_argument, session, session_options, write_text
+from executor.commands.session import (
+    LOOKUP,
+    AskedModel,
+    ModelSession,
+    model_argument,
+    session,
+    session_options,
+    tokens_option,
+    write_text,
+)
 from ptxgen.commands import console
 from ptxgen.commands.options import FILE, json_option
 from ptxgen.errors import ArgumentError
@@ -37,6 +46,7 @@ MOST_BYTES: Final = 1 << 30
     type=FILE,
     help='Many prompts: a line each, {"prompt": "..."} and maybe id, max_tokens, stop and settings such as top_k and seed.',
 )
+@tokens_option("The prompt as token ids, for a model without a vocabulary, too; ids are printed in the place of text.")
 @click.option("--batch", type=click.IntRange(min=1), default=32, show_default=True, metavar="B", help="Most prompts at a time.")
 @click.option(
     "--draft", type=click.Choice([LOOKUP]), help="Guess tokens by what followed the last ones before; the text is the same."
@@ -58,6 +68,7 @@ def generate_command(
     asked: AskedModel,
     prompt: str | None,
     prompts: Path | None,
+    ids: list[int] | None,
     batch: int,
     draft: str | None,
     max_tokens: int,
@@ -78,11 +89,14 @@ def generate_command(
       ptxrun generate model.gguf -p "The capital of France is" -n 32
       ptxrun generate model.gguf --chat -p "Tell me a joke." --temperature 0.8 --top-p 0.95 --seed 1
       ptxrun generate model.gguf --prompts prompts.jsonl --json
+      ptxrun generate model.gguf --tokens 504,3575,282
     """
     from executor.commands.prompts import accepted_drafts, answer_all, read_prompts
 
-    if (prompt is None) == (prompts is None):
-        raise click.UsageError("give --prompt or --prompts, one of them")
+    if [prompt, prompts, ids].count(None) != 2:
+        raise click.UsageError("give --prompt, --prompts or --tokens, one of them")
+    if ids is not None and (chat or special):
+        raise click.UsageError(f"{'--chat' if chat else '--special'} says how text is read, so it does not go with --tokens")
     if chat and special:
         raise click.UsageError("--special does not go with --chat: what is said in a conversation is text")
     given, grammar = taken(options), grammar_of(options)
@@ -107,12 +121,13 @@ def generate_command(
                 as_json=as_json,
             )
         return
-    assert prompt is not None
     sampler = _sampler(draft, given)
     prompt = _stdin() if prompt == "-" else prompt
     with session(asked.path, **options) as running:
-        ids = running.prompt_ids(prompt, chat=chat, special=special)
-        on_text, usage = None if as_json else write_text, None
+        on_text, usage = None if as_json or prompt is None else write_text, None
+        if prompt is not None:
+            ids = running.prompt_ids(prompt, chat=chat, special=special)
+        assert ids is not None
         if draft is None:
             generation = running.answer(
                 ids, max_tokens=max_tokens, sampler=sampler, on_text=on_text, grammar=grammar, logprobs=logprobs
@@ -122,7 +137,7 @@ def generate_command(
         if as_json:
             console.print_json(_facts(asked.path, running, ids, generation, sampler, usage))
             return
-        console.echo()
+        console.echo(",".join(map(str, generation.tokens)) if prompt is None else "")
         console.echo(
             f"{console.counted(len(generation.tokens), 'token')}, {generation.tokens_per_second:.1f} tokens/s, "
             f"first after {generation.prompt_seconds:.2f} s, {running.model.device.name}",

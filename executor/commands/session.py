@@ -15,7 +15,7 @@ import click
 from executor.base.environment import PRECISIONS
 from ptxgen.commands import console
 from ptxgen.commands.completion import complete_devices
-from ptxgen.commands.options import FILE, Command
+from ptxgen.commands.options import FILE, Command, whole_numbers
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -72,6 +72,15 @@ bundle_option = click.option(
 sanitize_option = click.option(
     "--sanitize", is_flag=True, help="Check every access and barrier of every kernel; emulator only, and slow."
 )
+
+
+def tokens_option(use: str, **options: Any) -> Callable[[Command], Command]:
+    """Decorator: the option --tokens, as `ids`, a list or None. use: what the ids are for."""
+
+    def read(_context: object, _option: object, text: str | None) -> list[int] | None:
+        return None if text is None else whole_numbers("--tokens", text, "token ids", "1,2,3")
+
+    return click.option("--tokens", "ids", metavar="1,2,3", callback=read, help=use, **options)
 
 
 @dataclass(frozen=True)

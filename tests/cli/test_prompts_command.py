@@ -149,10 +149,10 @@ def test_what_cannot_be_answered_is_refused_before_anything_is(
 
 
 def test_prompt_and_prompts_exclude_each_other(model: Path, tmp_path: Path) -> None:
-    for words in ((), ("-p", "a", "--prompts", written(tmp_path, {"prompt": "a"}))):
+    for words in ((), ("-p", "a", "--prompts", written(tmp_path, {"prompt": "a"})), ("-p", "a", "--tokens", "1")):
         result = invoke("ptxrun", "generate", model, *words)
         assert result.exit_code == 2
-        assert "give --prompt or --prompts, one of them" in result.stderr
+        assert "give --prompt, --prompts or --tokens, one of them" in result.stderr
 
 
 def test_a_file_that_is_not_there_is_named(model: Path, tmp_path: Path) -> None:

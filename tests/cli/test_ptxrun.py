@@ -86,6 +86,33 @@ def test_one_token_is_one_token(model: Path) -> None:
     assert invoke("ptxrun", "generate", model, "-p", "the", "-n", "1", *EMULATOR).stderr.startswith("1 token, ")
 
 
+@pytest.mark.parametrize("draft", [(), ("--draft", "lookup")])
+def test_a_model_without_a_vocabulary_continues_token_ids(silent: Path, draft: tuple[str, ...]) -> None:
+    words = ("generate", silent, "--tokens", "3,17,101,44", "-n", "4", "--context", "64", *draft, *EMULATOR)
+    said, shown = facts("ptxrun", *words), invoke("ptxrun", *words)
+    assert (said["prompt_ids"], len(said["token_ids"]), said["text"]) == ([3, 17, 101, 44], 4, "")
+    assert shown.stdout == ",".join(map(str, said["token_ids"])) + "\n"
+
+
+def test_token_ids_are_a_prompt_like_its_text(model: Path) -> None:
+    text = facts("ptxrun", "generate", model, "-p", "the", "-n", "4", *EMULATOR)
+    ids = ",".join(map(str, text["prompt_ids"]))
+    assert facts("ptxrun", "generate", model, "--tokens", ids, "-n", "4", *EMULATOR)["token_ids"] == text["token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--chat",), "--chat says how text is read, so it does not go with --tokens"),
+        (("--special",), "--special says how text is read, so it does not go with --tokens"),
+    ],
+)
+def test_token_ids_do_not_go_with_what_is_said_of_text(model: Path, words: tuple[str, ...], said: str) -> None:
+    result = invoke("ptxrun", "generate", model, "--tokens", "1,2", *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in " ".join(result.stderr.split())
+
+
 def test_chat_puts_the_prompt_into_the_models_template(model: Path) -> None:
     plain, chat = (facts("ptxrun", "generate", model, "-p", "the", "-n", "1", *EMULATOR, *more) for more in ((), ("--chat",)))
     assert len(chat["prompt_ids"]) > len(plain["prompt_ids"])
