@@ -17,6 +17,7 @@ from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Work
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.attention.ring import rows_of
 from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring
 from ptxgen.kernels.attention.tiles import Tiles
 from ptxgen.kernels.position import position_argument, position_value
@@ -65,6 +66,16 @@ class AttentionType(KernelType):
         """Which positions the token sees, and how."""
         return PLAIN_SCORES
 
+    @property
+    def kept(self) -> int | None:
+        """Rows of the ring that the cache is, None if each of max_len positions has its own (ring.py)."""
+        return None
+
+    @property
+    def rows(self) -> int:
+        """Positions that the cache has room for."""
+        return self.max_len if self.kept is None else self.kept
+
     def score(self, k: KernelBuilder, product: Value) -> Value:
         """The score of the product of a query and a key."""
         return self.scores.of(k, product, self.head_dim)
@@ -72,8 +83,8 @@ class AttentionType(KernelType):
     def signature(self) -> Signature:
         return {
             "q": read(F32, self.heads, self.head_dim),
-            "k_cache": read(F32, self.kv_heads, self.max_len, self.head_dim, partial=True),
-            "v_cache": read(F32, self.kv_heads, self.max_len, self.head_dim, partial=True),
+            "k_cache": read(F32, self.kv_heads, self.rows, self.head_dim, partial=True),
+            "v_cache": read(F32, self.kv_heads, self.rows, self.head_dim, partial=True),
             "length": position_argument(self.indirect, 1, self.max_len),
         }
 
@@ -99,12 +110,16 @@ class AttentionType(KernelType):
         length = int(np.asarray(arguments["length"]).reshape(()))
         return length if length <= self.max_len else 0
 
+    def seen_rows(self, length: int) -> slice | NDArray[np.int64]:
+        """The rows of the cache that the last of `length` positions sees."""
+        return rows_of(self.scores.first(length), length, self.kept)
+
     def exact(
         self, arguments: Mapping[str, Any], length: int, *, magnitude: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Scores [heads, seen] and values [heads, seen, head_dim] of the positions that the last of `length` sees, in float64;
         with `magnitude` of the absolute numbers, without a cap."""
-        seen = slice(self.scores.first(length), length)
+        seen = self.seen_rows(length)
         q, keys, values = (
             arguments["q"].astype(np.float64),
             arguments["k_cache"][:, seen].astype(np.float64).repeat(self.group, axis=0),
@@ -124,11 +139,12 @@ class AttentionType(KernelType):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """A cache whose positions that are not seen hold NaN, which no result may show."""
         length = rng.integers(1, self.max_len + 1, size=1, dtype=np.uint32)
-        shape = (self.kv_heads, self.max_len, self.head_dim)
+        shape = (self.kv_heads, self.rows, self.head_dim)
         caches = {name: rng.normal(size=shape).astype(np.float32) for name in ("k_cache", "v_cache")}
+        unseen = np.ones(self.rows, bool)
+        unseen[self.seen_rows(int(length[0]))] = False
         for cache in caches.values():
-            cache[:, int(length[0]) :] = np.nan
-            cache[:, : self.scores.first(int(length[0]))] = np.nan
+            cache[:, unseen] = np.nan
         return {
             "q": rng.normal(0.0, 2.0, (self.heads, self.head_dim)).astype(np.float32),
             **caches,

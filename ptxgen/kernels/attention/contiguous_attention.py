@@ -19,6 +19,7 @@ from ptxgen.kernels.attention.attention_type import AttentionType, positions
 from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
 from ptxgen.kernels.attention.output import Output, OutShape
 from ptxgen.kernels.attention.query_source import PLAIN, QuerySource
+from ptxgen.kernels.attention.ring import require_ring
 from ptxgen.kernels.attention.rope_source import ROPE_FUSED
 from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring
 from ptxgen.kernels.attention.token_split import LastBlock, OneBlock, Warps, softmax
@@ -68,12 +69,18 @@ SAMPLES: Final[Mapping[tuple[bool, type[OneBlock], type[Output]], tuple[tuple[Ou
 """Samples of each composition, by whether it is RoPE-fused, how it is split, what it writes; heads to max_len last."""
 
 SCORED: Final[
-    Mapping[tuple[bool, type[OneBlock], type[Output]], tuple[tuple[Output, OneBlock, tuple[int, ...], Scoring], ...]]
+    Mapping[
+        tuple[bool, type[OneBlock], type[Output]], tuple[tuple[Output, OneBlock, tuple[int, ...], Scoring, int | None], ...]
+    ]
 ] = {
-    (False, OneBlock, Output): ((F32_OUT, ONE_BLOCK, (4, 2, 40, 70), Scoring(window=37, softcap=5.0, scale=0.3)),),
-    (False, LastBlock, Output): ((F32_OUT, LastBlock(3, 32, 32), (4, 1, 80, 120), Scoring(window=90, softcap=5.0)),),
+    (False, OneBlock, Output): ((F32_OUT, ONE_BLOCK, (4, 2, 40, 70), Scoring(window=37, softcap=5.0, scale=0.3), None),),
+    (False, LastBlock, Output): (
+        (F32_OUT, LastBlock(3, 32, 32), (4, 1, 80, 120), Scoring(window=90, softcap=5.0), None),
+        (F32_OUT, LastBlock(2, 32, 32), (2, 1, 32, 150), Scoring(window=70), 96),
+    ),
+    (True, LastBlock, Output): ((F32_OUT, LastBlock(2, 32, 64), (2, 1, 64, 150), Scoring(window=70), 96),),
 }
-"""Samples with other scores."""
+"""Samples with other scores, and rings."""
 
 
 @register(indirect=(False, True), output=(Output,), split=(OneBlock, Warps), source=(PLAIN,), scores=(Scoring,))
@@ -93,13 +100,15 @@ class ContiguousAttention(AttentionType):
     split: a block a head (incremental_attention, multi_warp_attention), or several for long sequences (grouped_attention), see
     token_split.py. output: what is written beside `out` (`_digits`: the int8 planes of its row), see output.py. source: the
     arguments that stand for q, length and the last row of the caches (`rope_`, `bias_rope_`, `norm_rope_`), see rope_source.py.
-    scores: a window, a factor other than 1 / sqrt(head_dim) or a cap, see scores.py; nothing before the window is read.
+    scores: a window, a factor other than 1 / sqrt(head_dim) or a cap, see scores.py; nothing before the window is read. ring:
+    the caches are f32[kv_heads, ring, head_dim], at least as long as the window, and position p has row p % ring (ring.py).
     """
 
     output: Output = field(default=F32_OUT, kw_only=True, metadata=PARTS)
     split: OneBlock = field(default=ONE_BLOCK, kw_only=True, metadata=PARTS)
     source: QuerySource = field(default=PLAIN, kw_only=True, metadata=HIDDEN)
     scores: Scoring = field(default=PLAIN_SCORES, kw_only=True, metadata=PARTS)
+    ring: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,11 +116,18 @@ class ContiguousAttention(AttentionType):
             raise ArgumentError(f"there is no {self.name} of {self.source}, {self.split} and {self.output}")
         for part in (self.output, self.split, self.source, self.scores):
             part.require(self)
+        if self.ring is not None and self.scores.window is None:
+            raise ArgumentError(f"{self.name}: a ring keeps a window of positions, got ring={self.ring} and no window")
+        require_ring(self, self.ring, self.scores.window)
 
     @property
     def name(self) -> str:
         indirect = "_indirect" if self.indirect else ""
         return f"{self.source.prefix}{self.split.stem}_attention{self.output.suffix}{indirect}"
+
+    @property
+    def kept(self) -> int | None:
+        return self.ring
 
     @property
     def waits_inside(self) -> bool:  # type: ignore[override]
@@ -179,10 +195,10 @@ class ContiguousAttention(AttentionType):
     @classmethod
     def cases(cls, *, source: QuerySource = PLAIN, scores: type[Scoring] = Scoring, **fixed: Any) -> Iterator[KernelType]:
         composed = source != PLAIN, fixed.pop("split", OneBlock), fixed.pop("output", Output)
-        plain = ((*sample, PLAIN_SCORES) for sample in SAMPLES[composed])
-        for output, split, sizes, of_scores in (*plain, *SCORED.get(composed, ())):
+        plain = ((*sample, PLAIN_SCORES, None) for sample in SAMPLES[composed])
+        for output, split, sizes, of_scores, ring in (*plain, *SCORED.get(composed, ())):
             shape: dict[str, Any] = dict(zip(("heads", "kv_heads", "head_dim", "max_len"), sizes, strict=True))
-            yield cls(**fixed, **shape, output=output, split=split, source=source, scores=of_scores)
+            yield cls(**fixed, **shape, output=output, split=split, source=source, scores=of_scores, ring=ring)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """A sequence that is long, where there is room for one."""

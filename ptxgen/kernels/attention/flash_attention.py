@@ -194,7 +194,7 @@ class FlashAttention(PagedKernel):
 
     def _sound_end(self, k: KernelBuilder, slot: Value, begin: Value | int, end: Value) -> Value:
         """`end`, or the first position before it, from `begin` on, whose page must not be followed."""
-        entries = self.max_len // self.page_len
+        entries = self.entries
         worst, own = k.u32(0), k.tid.x if isinstance(begin, int) else begin // self.page_len + k.tid.x
         for entry in k.strided(own, (end + (self.page_len - 1)) // self.page_len, step=self._staging.threads):
             bad = self.page(k, slot, entry * self.page_len) >= self.pages

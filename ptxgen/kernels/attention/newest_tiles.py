@@ -3,6 +3,7 @@ of the positions before it from the cache. The bits are those of tiles.py over a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
@@ -73,13 +74,13 @@ class NewestTiles(Tiles):
 
     def _ask(self, k: KernelBuilder, before: Before, cache: GlobalArray, start: int) -> None:
         """Ask the L2 cache for those rows of the warp's first tile, from row `start` of it on, that are before the newest."""
-        first = cache.at(before.own * self.head_dim)
+        first = self._from(k, cache, before.own)
         for i in range(start, min(WARP_SIZE, prod(cache.shape) // self.head_dim)):
             with k.when(before.own + i < before.position):
                 for place in self.places:
                     inside = self.inside(k, place)
                     with nullcontext() if inside is None else k.when(inside):
-                        k.prefetch(first.at(i * self.head_dim)[place].address, space="global", level="L2")
+                        k.prefetch(first(i)[place].address, space="global", level="L2")
 
     def _load_values(self, k: KernelBuilder, before: Before, start: Value) -> None:
         """Of the tile from `start` on, the rounds that there are registers for."""
@@ -89,9 +90,17 @@ class NewestTiles(Tiles):
     def _load(self, k: KernelBuilder, into: Rows, cache: GlobalArray, start: Value, position: Value) -> None:
         """The rows from `start` on that are before `position`; no others are read, nor written for, where the whole cache has
         fewer."""
-        first, count = cache.at(start * self.head_dim), k.max(position, start) - start
+        first, count = self._from(k, cache, start), k.max(position, start) - start
         for i, row in enumerate(into[: prod(cache.shape) // self.head_dim]):
-            self._load_where(k, count > i, row, first.at(i * self.head_dim))
+            self._load_where(k, count > i, row, first(i))
+
+    def _from(self, k: KernelBuilder, cache: GlobalArray, start: Value) -> Callable[[int], GlobalArray]:
+        """Where the row of the position so many after `start` is."""
+        if self.ring is None:
+            first = cache.at(start * self.head_dim)
+            return lambda i: first.at(i * self.head_dim)
+        origin = start % self.ring
+        return lambda i: cache.at(self.wrapped(k, origin + i) * self.head_dim)
 
     def _load_where(self, k: KernelBuilder, guard: Value, row: list[Value], array: GlobalArray | SharedPart) -> None:
         for load, place in enumerate(self.places):

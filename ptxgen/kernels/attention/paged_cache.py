@@ -57,8 +57,9 @@ class PagedKernel(KernelType):
     """A kernel on the paged cache of a layer, for the rows of a step.
 
     k_cache, v_cache: kv[pages, kv_heads, page_len, head_dim], kv = f32, f16 or, for q8_0, s8 with k_scales, v_scales:
-    f16[pages, kv_heads, page_len, head_dim / 32]; tables: u32[slots, max_len / page_len]; slot, position: u32[rows]. heads is a
-    multiple of kv_heads, page_len of 32, max_len of page_len; head_dim: see require_head_dim, for q8_0 a multiple of 32.
+    f16[pages, kv_heads, page_len, head_dim / 32]; tables: u32[slots, max_len / page_len, rounded up]; slot, position:
+    u32[rows]. heads is a multiple of kv_heads, page_len and max_len of 32; head_dim: see require_head_dim, for q8_0 a multiple
+    of 32.
     """
 
     family: ClassVar[str] = "attention"
@@ -77,7 +78,7 @@ class PagedKernel(KernelType):
         require(self, "heads", "kv_heads", "pages", "slots")
         require_head_dim(self, self.head_dim)
         require(self, "page_len", low=TILE, high=LONGEST, multiple=TILE)
-        require(self, "max_len", low=self.page_len, high=LONGEST, multiple=self.page_len)
+        require(self, "max_len", low=self.page_len, high=LONGEST, multiple=TILE)
         if self.heads % self.kv_heads:
             raise ArgumentError(f"{self.name}: heads must be a multiple of kv_heads ({self.kv_heads}), got {self.heads}")
         if self.head_dim % self.kv.together:
@@ -90,6 +91,11 @@ class PagedKernel(KernelType):
     def kv(self) -> KvType:
         """How the cache holds values."""
         return kv_type(self.name, self.kv_type)
+
+    @property
+    def entries(self) -> int:
+        """Pages of a sequence, of which the last may be longer than it."""
+        return -(-self.max_len // self.page_len)
 
     @property
     def group(self) -> int:
@@ -115,7 +121,7 @@ class PagedKernel(KernelType):
     def places(self) -> Signature:
         """The page tables and the rows' slots and positions, for signatures."""
         return {
-            "tables": read(U32, self.slots, self.max_len // self.page_len, align=4, partial=True, constant=True),
+            "tables": read(U32, self.slots, self.entries, align=4, partial=True, constant=True),
             "slot": read(U32, self.rows, align=4, constant=True),
             "position": read(U32, self.rows, align=4, constant=True),
         }
@@ -191,7 +197,7 @@ class PagedKernel(KernelType):
 
     def _random_places(self, rng: np.random.Generator) -> dict[str, Any]:
         nowhere = 2**32 - 1
-        tables = np.full((self.slots, self.max_len // self.page_len), nowhere, np.uint32)
+        tables = np.full((self.slots, self.entries), nowhere, np.uint32)
         slot = (np.arange(self.rows) % self.slots).astype(np.uint32)
         position = np.full(self.rows, nowhere, np.uint32)
         free = rng.permutation(self.pages).astype(np.uint32)

@@ -72,7 +72,7 @@ class QuerySource:
         """Attend to up to `short` positions with a block a head, to more in parts."""
         allowed, length = attention.length(k)
         with k.when(attention.scores.device_seen(k, length) <= short):
-            self._attend_to_all(k, attention, Tiles(attention.head_dim, tiles.warps), write, allowed, length)
+            self._attend_to_all(k, attention, Tiles(attention.head_dim, tiles.warps, attention.kept), write, allowed, length)
         with k.otherwise():
             in_parts(length, lambda block: self._stored(k, attention, tiles, block))
 
@@ -92,6 +92,10 @@ class QuerySource:
         caches = [cache.at(block.kv_head, 0, 0) for cache in (k.arg.k_cache, k.arg.v_cache)]
 
         def locate(start: Value) -> tuple[Load, Load]:
+            if attention.kept is not None:
+                own = (cache.at(tiles.first(k)) for cache in caches)
+                keys, values = (ring_rows(k, cache, attention.head_dim, start, attention.kept) for cache in own)
+                return keys, values
             first = start * attention.head_dim + tiles.first(k)
             keys, values = (cached_rows(k, cache.at(first), attention.head_dim) for cache in caches)
             return keys, values
@@ -136,3 +140,9 @@ def cached_rows(k: KernelBuilder, rows: GlobalArray, head_dim: int) -> Load:
         return [value for place in places for value in KV_TYPES["f32"].load(k, moved, place, width)]
 
     return load
+
+
+def ring_rows(k: KernelBuilder, rows: GlobalArray, head_dim: int, start: Value, ring: int) -> Load:
+    """The same of a tile that starts at a position of a ring (ring.py), of which `rows` is the first row."""
+    load = cached_rows(k, rows, head_dim)
+    return lambda row, places, width: load((start + row) % ring, places, width)

@@ -18,6 +18,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT, with_outlier
 from ptxgen.kernels.attention.head_pairs import HeadPairs
+from ptxgen.kernels.attention.ring import require_ring, row_of
 from ptxgen.kernels.norm.per_head_rmsnorm import normalised
 from ptxgen.kernels.norm.rmsnorm import rms_bound, rms_normalised
 from ptxgen.kernels.position import position_argument, position_value
@@ -44,7 +45,8 @@ class RopeScatter(KernelType):
     """Rotate the queries and keys of a token, in place, and write its keys and values into the cache.
 
     q: f32[heads, head_dim]; k, v: f32[kv_heads, head_dim]; table: f32[max_len, rotary_dim / 2, 2], pairs, `neox` and rotary_dim
-    as in rope; k_cache, v_cache: f32[kv_heads, max_len, head_dim], of which [:, position] is written; position: u32[1]. With
+    as in rope; k_cache, v_cache: f32[kv_heads, max_len, head_dim], of which [:, position] is written, with `ring`
+    f32[kv_heads, ring, head_dim] and [:, position % ring] (ring.py); position: u32[1]. With
     `bias`, q_bias: f32[heads * head_dim] and k_bias, v_bias: f32[kv_heads * head_dim] are added to q, k and v first, to v in
     place, too. Or, `normed`, each head of q and k is normalised first, as by per_head_rmsnorm with q_gamma, k_gamma:
     f32[head_dim] and eps: f32 scalar: in the style of neox, without a bias, all of heads of 64, 128, 192 or 256 values, so that
@@ -61,9 +63,11 @@ class RopeScatter(KernelType):
     max_len: int
     rotary_dim: int = 0
     normed: bool = field(default=False, kw_only=True, metadata=HIDDEN)
+    ring: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         require(self, "heads", "kv_heads", "max_len")
+        require_ring(self, self.ring)
         require(self, "head_dim", low=2, multiple=2)
         if self.rotary_dim == 0:
             object.__setattr__(self, "rotary_dim", self.head_dim)
@@ -88,14 +92,15 @@ class RopeScatter(KernelType):
     def signature(self) -> Signature:
         biases: Signature = {f"{name}_bias": read(F32, heads * self.head_dim) for name, heads in self.tokens.items()}
         gammas: Signature = {f"{name}_gamma": read(F32, self.head_dim) for name in NORMED} | {"eps": Scalar(F32, low=0.0)}
+        rows = self.ring or self.max_len
         return {
             "q": update(F32, self.heads, self.head_dim),
             "k": update(F32, self.kv_heads, self.head_dim),
             "v": (update if self.bias else read)(F32, self.kv_heads, self.head_dim),
             **(biases if self.bias else {}),
             "table": read(F32, self.max_len, self.rotary_dim // 2, 2),
-            "k_cache": update(F32, self.kv_heads, self.max_len, self.head_dim, partial=True),
-            "v_cache": update(F32, self.kv_heads, self.max_len, self.head_dim, partial=True),
+            "k_cache": update(F32, self.kv_heads, rows, self.head_dim, partial=True),
+            "v_cache": update(F32, self.kv_heads, rows, self.head_dim, partial=True),
             "position": position_argument(True, 0, self.max_len - 1),
             **(gammas if self.normed else {}),
         }
@@ -118,7 +123,8 @@ class RopeScatter(KernelType):
         pair = k.ctaid.x * THREADS + k.tid.x
 
         def keep(name: str, head: Value, first: Value, distance: int, pairs: Sequence[Pair]) -> None:
-            store_pairs(k, getattr(k.arg, f"{name}_cache").at(head, position, first), distance, pairs)
+            row = row_of(position, self.ring)
+            store_pairs(k, getattr(k.arg, f"{name}_cache").at(head, row, first), distance, pairs)
 
         with k.when((pair < self._pairs) & (position < self.max_len)):
             head, i = pair // (self.head_dim // 2), pair % (self.head_dim // 2)
@@ -135,7 +141,7 @@ class RopeScatter(KernelType):
                     self._turn_head(k, "k", head - self.heads, position)
                 with k.otherwise():
                     number = head - (self.heads + self.kv_heads)
-                    x, cache = k.arg.v.at(number, k.lane), k.arg.v_cache.at(number, position, k.lane)
+                    x, cache = k.arg.v.at(number, k.lane), k.arg.v_cache.at(number, row_of(position, self.ring), k.lane)
                     values = [k.load(x[place]) for place in range(0, self.head_dim, WARP_SIZE)]
                     for at, value in enumerate(values):
                         k.store(cache[at * WARP_SIZE], value)
@@ -150,7 +156,7 @@ class RopeScatter(KernelType):
             for place, value in zip((number * WARP_SIZE, number * WARP_SIZE + half), pair, strict=True):
                 k.store(x[place], value)
                 if name == "k":
-                    k.store(k.arg.k_cache.at(head, position, k.lane)[place], value)
+                    k.store(k.arg.k_cache.at(head, row_of(position, self.ring), k.lane)[place], value)
 
     @property
     def pairs(self) -> HeadPairs:
@@ -175,7 +181,7 @@ class RopeScatter(KernelType):
         position = int(np.asarray(arguments["position"]).reshape(()))
         if position < self.max_len:
             for name, cache in caches.items():
-                cache[:, position] = token[name[0]]
+                cache[:, row_of(position, self.ring)] = token[name[0]]
         return caches
 
     def written(self, values: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -238,6 +244,7 @@ class RopeScatter(KernelType):
             sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
             shape: dict[str, Any] = {**sizes, "max_len": max_len, "rotary_dim": rotary_dim}
             yield cls(**fixed, **shape)
+        yield cls(**fixed, heads=2, kv_heads=1, head_dim=64, max_len=100, ring=64)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         shapes = {name: a.shape for name, a in self.signature().items() if isinstance(a, Array) and a.dtype == F32}

@@ -25,6 +25,7 @@ from ptxgen.kernels.attention.group_tiles import GroupTiles, Load, Locate
 from ptxgen.kernels.attention.merge import LEAST_SM
 from ptxgen.kernels.attention.newest_tiles import NewestTiles, Rows
 from ptxgen.kernels.attention.query_source import BlockPart, InParts, QuerySource, WriteHead, cached_rows
+from ptxgen.kernels.attention.ring import row_of
 from ptxgen.kernels.attention.rope_scatter import CACHES, LARGEST_HEAD, RopeScatter, can_norm
 from ptxgen.kernels.attention.token_heads import BlockToken, TokenHeads
 from ptxgen.kernels.position import position_value
@@ -67,7 +68,7 @@ class RopeFused(QuerySource):
     def scatter(self, attention: AttentionType) -> RopeScatter:
         """The launch that this source replaces."""
         a = attention
-        return RopeScatter(self.neox, self.bias, a.heads, a.kv_heads, a.head_dim, a.max_len, normed=self.normed)
+        return RopeScatter(self.neox, self.bias, a.heads, a.kv_heads, a.head_dim, a.max_len, normed=self.normed, ring=a.kept)
 
     def signature(self, attention: AttentionType, plain: Signature) -> Signature:
         scatter = self.scatter(attention)
@@ -80,9 +81,9 @@ class RopeFused(QuerySource):
         """How a block of so many warps makes queries, the key and the value."""
         return TokenHeads(self.neox, self.bias, self.normed, head_dim, queries, warps * WARP_SIZE)
 
-    def newest(self, head_dim: int, warps: int) -> NewestTiles:
+    def newest(self, attention: AttentionType, warps: int) -> NewestTiles:
         """How a block attends to the rows before the newest, and to that."""
-        return NewestTiles(head_dim, warps)
+        return NewestTiles(attention.head_dim, warps, attention.kept)
 
     def emit(
         self, k: KernelBuilder, attention: AttentionType, tiles: GroupTiles, short: int, write: WriteHead, in_parts: InParts
@@ -91,7 +92,7 @@ class RopeFused(QuerySource):
         allowed = position < attention.max_len
         length = k.select(allowed, position + 1, 0)
         held = self.token(attention.head_dim, tiles.heads, tiles.warps).room(k)
-        registers = self.newest(attention.head_dim, tiles.warps).registers(k)
+        registers = self.newest(attention, tiles.warps).registers(k)
         with k.when(attention.scores.device_seen(k, length) <= short):
             with k.when(allowed & (k.ctaid.x < attention.heads)):
                 self._attend_alone(k, attention, tiles.warps, held, registers, length, allowed, write)
@@ -114,10 +115,11 @@ class RopeFused(QuerySource):
     ) -> None:
         """Write what the block's head attends to, at a position that is in range, as `allowed` says."""
         position = length - 1
-        token, tiles = self.token(attention.head_dim, 1, warps), self.newest(attention.head_dim, warps)
+        token, tiles = self.token(attention.head_dim, 1, warps), self.newest(attention, warps)
         first, kv_head = tiles.first(k), k.ctaid.x // attention.group
         _, keys, values = attention.places(k, first)
-        block = BlockToken(k.ctaid.x, 1, kv_head, position, k.ctaid.x % attention.group == 0)
+        row = row_of(position, attention.kept)
+        block = BlockToken(k.ctaid.x, 1, kv_head, position, row, k.ctaid.x % attention.group == 0)
         share = token.begin(k, block)
         before = tiles.begin(k, registers, keys, values, position, attention.scores.device_first(k, length))
         k.wait_for_launch_before()
@@ -134,7 +136,8 @@ class RopeFused(QuerySource):
         position, newest = block.length - 1, block.part == block.parts - 1
         token = self.token(attention.head_dim, tiles.heads, tiles.warps)
         stores = newest & (block.first == block.kv_head * attention.group)
-        token.prepare(k, BlockToken(block.first, block.heads, block.kv_head, position, stores, newest), held)
+        row = row_of(position, attention.kept)
+        token.prepare(k, BlockToken(block.first, block.heads, block.kv_head, position, row, stores, newest), held)
         k.barrier()
         own = tiles.first(k)
         key, value = (token.row(k, held, slot, own) for slot in (token.key, token.key + 1))
@@ -142,7 +145,7 @@ class RopeFused(QuerySource):
 
         def locate(start: Value) -> tuple[Load, Load]:
             keys, values = (
-                self.rows_before(k, cache, attention.head_dim, start, position, row)
+                self.rows_before(k, cache, attention, start, position, row)
                 for cache, row in zip(caches, (key, value), strict=True)
             )
             return keys, values
@@ -150,13 +153,14 @@ class RopeFused(QuerySource):
         return token.row(k, held, 0, own), locate
 
     def rows_before(
-        self, k: KernelBuilder, cache: GlobalArray, head_dim: int, start: Value, position: Value, newest: SharedPart
+        self, k: KernelBuilder, cache: GlobalArray, attention: AttentionType, start: Value, position: Value, newest: SharedPart
     ) -> Load:
         """Rows of the tile from position `start` on: those before `position` from the cache, others are `newest`."""
 
         def load(row: Value, places: range, width: int) -> list[Value]:
             at = start + row
-            values = cached_rows(k, cache, head_dim)(k.min(at, position - 1), places, width)
+            before = row_of(k.min(at, position - 1), attention.kept)
+            values = cached_rows(k, cache, attention.head_dim)(before, places, width)
             for number, place in enumerate(places):
                 k.load_where(at >= position, newest[place], values[number * width : (number + 1) * width])
             return values
@@ -175,7 +179,7 @@ class RopeFused(QuerySource):
     def off(self, attention: AttentionType, given: Mapping[str, Any], length: int) -> NDArray[np.float64]:
         """Because queries and the last key are. The last value is off, too, where it has a bias: by a unit, as if its weight
         were."""
-        keys = given["k_cache"][:, attention.scores.first(length) : length].repeat(attention.group, axis=0)
+        keys = given["k_cache"][:, attention.seen_rows(length)].repeat(attention.group, axis=0)
         last = given["k_off"].repeat(attention.group, axis=0)
         scale = UNIT / attention.scores.factor(attention.head_dim)
         units: NDArray[np.float64] = np.einsum("hd,hld->hl", given["q_off"], np.abs(keys)) / scale
@@ -198,9 +202,12 @@ class RopeFused(QuerySource):
 
     def inputs(self, attention: AttentionType, plain: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         """What stands in the caches at the position and after it is so large that a result with any of it is far off."""
-        position = plain.pop("length") - 1
+        length = plain.pop("length")
+        position, before = length - 1, np.zeros(attention.rows, bool)
+        before[attention.seen_rows(int(length[0]))] = True
+        before[row_of(int(position[0]), attention.kept)] = False
         for name in CACHES:
-            plain[name][:, int(position[0]) :] = 1e9
+            plain[name][:, ~before] = 1e9
         rotated = self.scatter(attention).inputs(rng)
         return {**{name: rotated[name] for name in rotated if name not in plain}, **plain, "position": position}
 

@@ -34,10 +34,12 @@ class Softmax(NamedTuple):
 @dataclass(frozen=True)
 class Tiles:
     """The layout: rows of `head_dim` values (see require_head_dim) and `warps` (a power of two) that share them. Where head_dim
-    is no multiple of 32, lanes have zeros for the values past the end of a row."""
+    is no multiple of 32, lanes have zeros for the values past the end of a row. ring: rows of the cache, see ring.py; None: a
+    row for each position."""
 
     head_dim: int
     warps: int
+    ring: int | None = None
 
     @property
     def padded(self) -> int:
@@ -93,7 +95,7 @@ class Tiles:
     ) -> Softmax:
         """The warp's part of the positions from `begin` to `stop`, in which `total` is one lane's share. `keys` and `values`
         start at the lane's place in row 0."""
-        last = (stop - 1) * self.head_dim
+        last = (stop - 1) * self.head_dim if self.ring is None else stop - 1
         place, round_of_lane = self.place(k)
         part = self.nothing(k)
         first = k.warp * WARP_SIZE
@@ -147,10 +149,18 @@ class Tiles:
 
     def rows_of(self, k: KernelBuilder, cache: GlobalArray, start: Value, turn: Value | int, last: Value) -> list[list[Value]]:
         """The lane's values of the rows of a round of the tile from position `start` on; `last`: where the last row is in
-        `cache`. A position past the end reads that one again: it must be memory that somebody wrote, and its weight will be
-        zero."""
+        `cache`, or of a ring the last position. A position past the end reads that one again: it must be memory that somebody
+        wrote, and its weight will be zero."""
+        if self.ring is not None:
+            origin, first, most = start % self.ring, turn * self.rows, last - start
+            places = [self.wrapped(k, origin + k.min(first + i, most)) for i in range(self.rows)]
+            return [self.row(k, cache.at(place * self.head_dim)) for place in places]
         begin = (start + turn * self.rows) * self.head_dim
         return [self.row(k, cache.at(k.min(begin + i * self.head_dim, last))) for i in range(self.rows)]
+
+    def wrapped(self, k: KernelBuilder, row: Value) -> Value:
+        """The row of a ring for a number below twice its rows: of one below that, the difference wraps around and is huge."""
+        return row if self.ring is None else k.min(row, row - self.ring)
 
     def merge(self, k: KernelBuilder, part: Softmax) -> Softmax:
         """The softmax of the block, from those of its warps, in which `weighted` is one warp's share (see `added`)."""

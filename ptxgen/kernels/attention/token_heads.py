@@ -20,13 +20,14 @@ PAIRS = 2  # of a thread, for wide loads
 @dataclass(frozen=True)
 class BlockToken:
     """What a block wants of a token. first: its first query head, of `heads`; kv_head: the key/value head that these share;
-    position: where the token stands; stores: whether the block is the one to write key and value into the caches; newest:
-    whether it wants these at all, None if every block does."""
+    position: where the token stands, row: in the caches; stores: whether the block is the one to write key and value into the
+    caches; newest: whether it wants these at all, None if every block does."""
 
     first: Value
     heads: Value | int
     kv_head: Value
     position: Value
+    row: Value
     stores: Value
     newest: Value | None = None
 
@@ -137,7 +138,7 @@ class TokenHeads:
             self._store(k, held.start().at(slot * self.head_dim + first), pairs)
             with k.when(token.stores & (slot >= self.key)):
                 cache = self._of(k, slot, "k_cache", "k_cache", "v_cache")
-                row = token.kv_head * k.arg.k_cache.shape[1] + token.position
+                row = token.kv_head * k.arg.k_cache.shape[1] + token.row
                 self._store(k, cache.at(row * self.head_dim + first), pairs)
 
     def _made(self, k: KernelBuilder, share: Share, pairs: list[Pair]) -> list[Pair]:

@@ -74,7 +74,7 @@ class OneBlock(KernelPart):
 
     def emit(self, k: KernelBuilder, attention: AttentionType, source: QuerySource, output: Output) -> None:
         """The body."""
-        tiles = Tiles(attention.head_dim, self.warps)
+        tiles = Tiles(attention.head_dim, self.warps, attention.kept)
         q, keys, values = attention.places(k, tiles.first(k))
         query = tiles.row(k, q)
         allowed, length = attention.length(k)
