@@ -24,9 +24,9 @@ from executor.gguf.gguf_file import GgufFile
 from executor.layers.calls import KernelCall
 from executor.layers.indexed import OUTPUTS, sites
 from executor.memory.buffers import DeviceAllocation, GpuBuffer
-from executor.memory.kv_cache import KvCache
 from executor.memory.weights import Weights, load_weights
 from executor.memory.workspace import Workspace
+from executor.model.context import new_cache
 from executor.model.fused_tensors import SeparateTensors
 from executor.model.spec import Block, ModelSpec
 from executor.model.step_graph import ModelGraph
@@ -66,7 +66,7 @@ def describe(
     device = DryRunMemory()
     source = _TracedFile(file, spec)
     weights = load_weights(device, source, list(expected_tensors(spec)))
-    cache = KvCache(device, spec.layers, spec.cached_heads, spec.layer.head_dim, TracedInt(context, "context"))
+    cache = new_cache(device, spec, TracedInt(context, "context"))
     table = GpuBuffer.from_numpy(device, rope_cosines(source, spec, context), name="rope table")
     flagged = sites(spec.layers) if accurate else ()
     alone = token_attention(spec, profile, target)

@@ -99,7 +99,7 @@ class TokenAttention:
     ) -> None:
         cache, split = self.cache, self.split
         form = planes_of_heads(form, s.head_dim)
-        sizes: dict[str, Any] = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, "max_len": cache.max_len}
+        sizes: dict[str, Any] = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, **positions_of(cache)}
         parts: dict[str, Any] = {"split": split.part, "source": style, "scores": s.form.scores}
         kernel = ContiguousAttention(True, **sizes, output=output_of(form), **parts)
         norms = {"q_gamma": w.attn_q_norm, "k_gamma": w.attn_k_norm, "eps": s.rms_eps} if style.normed else {}
@@ -118,7 +118,7 @@ class TokenAttention:
         places = {"table": self.rope_table, "position": self.position}
         if b.fused and biases_at_once(w):
             added, norms = biases(w), {"q_gamma": w.attn_q_norm, "k_gamma": w.attn_k_norm}
-            sizes: dict[str, Any] = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, "max_len": cache.max_len}
+            sizes: dict[str, Any] = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, **positions_of(cache)}
             given = {"q": a.q, "k": a.k, "v": a.v, "k_cache": cache.keys, "v_cache": cache.values, **places}
             normed = None not in norms.values()
             if normed and can_norm(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim):
@@ -203,10 +203,15 @@ def rotate_rows(
         b("attn_q_temperature", grow, x=a.q.view(0, (a.rows, s.q_dim)), positions=positions)
 
 
+def positions_of(cache: LayerCache) -> dict[str, Any]:
+    """What kernels must know of them, by the names of their fields."""
+    return {"max_len": cache.max_len, "ring": cache.ring}
+
+
 def append(b: Binding, cache: LayerCache, *, k: GpuBuffer, v: GpuBuffer, position: GpuBuffer) -> None:
     """k and v go into the cache at `position`. k, v: f32[kv_heads, head_dim], k rotated already; position: u32[1]."""
     kv_heads, head_dim = k.shape
-    kernel = KvCacheScatter(indirect=True, kv_heads=kv_heads, head_dim=head_dim, max_len=cache.max_len)
+    kernel = KvCacheScatter(indirect=True, kv_heads=kv_heads, head_dim=head_dim, **positions_of(cache))
     b("kv_scatter", kernel, k_cache=cache.keys, v_cache=cache.values, k=k, v=v, position=position)
 
 
@@ -228,7 +233,7 @@ def attend(
     """
     heads, head_dim = q.shape
     kv_heads, _, _ = cache.keys.shape
-    shape: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": cache.max_len}
+    shape: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, **positions_of(cache)}
     arguments = {"out": out.buffer, "q": q, "k_cache": cache.keys, "v_cache": cache.values, "length": length}
     form = planes_of_heads(form, head_dim) if b.fused else None
     kernel = ContiguousAttention(True, **shape, output=output_of(form), scores=scores)

@@ -25,7 +25,7 @@ from executor.layers.graph.values import Form, StepValue
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
-from executor.memory.paged_cache import PagedShape
+from executor.memory.paged_cache import LayerPages
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.kernels.attention.f16_split import HEAD_DIMS
@@ -40,13 +40,12 @@ from ptxgen.kernels.rope.table import rotations
 
 @dataclass(frozen=True)
 class RowPlaces:
-    """Where the rows of a step stand. slot, position: u32[rows]; tables: u32[slots, pages of a sequence]; a row at a position
-    beyond the cache is idle. lone: u32[l], the positions of the first l rows again, but of those that attend on their own
-    alone, None if no row does; tiles: u32[tiles, 2], as flash_attention takes those of all others, None if there are none."""
+    """Where the rows of a step stand. slot, position: u32[rows]; a row at a position beyond the cache is idle. lone: u32[l],
+    the positions of the first l rows again, but of those that attend on their own alone, None if no row does; tiles: u32[tiles,
+    2], as flash_attention takes those of all others, None if there are none."""
 
     slot: GpuBuffer
     position: GpuBuffer
-    tables: GpuBuffer
     lone: GpuBuffer | None
     tiles: GpuBuffer | None
 
@@ -58,11 +57,10 @@ class RowPlaces:
 
 @dataclass(frozen=True)
 class RowsAttention:
-    """That of rows over the pages of one layer. caches: its arrays by name; rope_table: f32[max_len, rope_dim / 2, 2]. Parts
-    of a sum go through the workspace."""
+    """That of rows over the pages of one layer. rope_table: f32[max_len, rope_dim / 2, 2]. Parts of a sum go through the
+    workspace."""
 
-    shape: PagedShape
-    caches: Mapping[str, GpuBuffer]
+    pages: LayerPages
     places: RowPlaces
     rope_table: GpuBuffer
     workspace: Workspace
@@ -97,14 +95,14 @@ class RowsAttention:
     ) -> None:
         """The launch that adds biases, rotates by this table, and appends."""
         style: dict[str, Any] = {"neox": s.rope_style == "neox", "bias": bool(added), "rotary_dim": rotary_dim}
-        scatter = PagedRopeScatter(**style, heads=s.heads, rows=a.rows, **asdict(self.shape))
+        scatter = PagedRopeScatter(**style, heads=s.heads, rows=a.rows, **asdict(self.pages.shape))
         b("rope_scatter", scatter, **self._heads(s, a, "q", "k", "v"), **added, table=table, **self._seen(a.rows))
 
     @property
     def _turns_nothing(self) -> GpuBuffer:
         """A table of rotations of one pair, for heads that are rotated already: no other kernel appends to pages."""
-        table = self.workspace.buffer("no rotation", (self.shape.max_len, 1, 2))
-        table.upload(rotations(self.shape.max_len, np.zeros(1)))
+        table = self.workspace.buffer("no rotation", (self.pages.shape.max_len, 1, 2))
+        table.upload(rotations(self.pages.shape.max_len, np.zeros(1)))
         return table
 
     def _attend_alone(
@@ -112,7 +110,7 @@ class RowsAttention:
     ) -> None:
         """The first rows, as many as `lone` has; zeros where it says that a row is idle."""
         (rows,) = lone.shape
-        sizes: dict[str, Any] = {"heads": s.heads, "rows": rows, **asdict(self.shape), **self.choice.alone._asdict()}
+        sizes: dict[str, Any] = {"heads": s.heads, "rows": rows, **asdict(self.pages.shape), **self.choice.alone._asdict()}
         kernel = PagedAttention(**sizes, scores=s.form.scores).filling()
         packs = b.fused and isinstance(form, HalfForm) and s.head_dim in HEAD_DIMS
         plain = PagedAttentionLastBlock(**{one.name: getattr(kernel, one.name) for one in fields(kernel)})
@@ -126,7 +124,7 @@ class RowsAttention:
             "rows": rows,
             "heads": s.heads,
             "head_dim": s.head_dim,
-            "max_len": self.shape.max_len,
+            "max_len": self.pages.shape.max_len,
             "splits": kernel.splits,
             "least": kernel.least,
             "scores": kernel.scores,
@@ -154,14 +152,14 @@ class RowsAttention:
 
     def _attend_in_tiles(self, b: Binding, s: LayerShape, a: Activations, tiles: GpuBuffer) -> None:
         count, parts = tiles.shape[0], self.choice.parts
-        sizes: dict[str, Any] = {"heads": s.heads, "rows": a.rows, **asdict(self.shape)}
+        sizes: dict[str, Any] = {"heads": s.heads, "rows": a.rows, **asdict(self.pages.shape)}
         kernel = FlashAttention(**sizes, tiles=count, parts=parts, scores=s.form.scores)
         arguments = {"out": self._heads(s, a, "attended")["attended"], **self._heads(s, a, "q"), **self._seen(a.rows)}
         b("attention_tiles", kernel, **arguments, tiles=tiles)
 
     def _seen(self, rows: int) -> dict[str, Any]:
         slot, position = (one.view(0, (rows,)) for one in (self.places.slot, self.places.position))
-        return {**self.caches, "tables": self.places.tables, "slot": slot, "position": position}
+        return {**self.pages.arrays, "tables": self.pages.tables, "slot": slot, "position": position}
 
     def _heads(self, s: LayerShape, a: Activations, *names: str, rows: int | None = None) -> dict[str, GpuBuffer]:
         """The heads of the rows, or of the first of them, f32[rows, heads, head_dim] each."""

@@ -43,25 +43,27 @@ class PagedShape:
 
 
 @dataclass(frozen=True)
-class Pages:
-    """What kernels see of a paged cache. layers: the arrays of each by name; tables: u32[slots, max_len / page_len]."""
+class LayerPages:
+    """What kernels see of the paged cache of a layer. arrays: by name; tables: u32[slots, max_len / page_len, rounded up]."""
 
     shape: PagedShape
-    layers: tuple[Mapping[str, GpuBuffer], ...]
+    arrays: Mapping[str, GpuBuffer]
     tables: GpuBuffer
 
 
-def as_pages(cache: KvCache, table: GpuBuffer) -> Pages:
-    """The cache of one sequence as one page as long as the sequence may be; table: u32[1, 1] that holds 0. ArgumentError if
-    kernels take no page of this length."""
-    kv_heads, max_len, head_dim = cache.layers[0].keys.shape
-    shape = PagedShape(kv_heads, head_dim, page_len=max_len, pages=1, slots=1, max_len=max_len)
+def as_pages(cache: KvCache, table: GpuBuffer) -> tuple[LayerPages, ...]:
+    """The cache of one sequence as one page a layer, as long as the sequence may be, or as the ring that the layer has: then
+    all pages of the sequence are this one. table: u32[1, cache.pages] of zeros. ArgumentError if kernels take no page of this
+    length."""
 
-    def paged(layer: LayerCache) -> dict[str, GpuBuffer]:
-        whole, arrays = {"k_cache": layer.keys, "v_cache": layer.values}, shape.of(layer.keys.shape[0]).caches()
-        return {name: whole[name].view(0, array.shape) for name, array in arrays.items() if isinstance(array, Array)}
+    def paged(layer: LayerCache) -> LayerPages:
+        kv_heads, rows, head_dim = layer.keys.shape
+        shape = PagedShape(kv_heads, head_dim, page_len=rows, pages=1, slots=1, max_len=layer.max_len)
+        held = {"k_cache": layer.keys, "v_cache": layer.values}
+        arrays = {name: held[name].view(0, array.shape) for name, array in shape.caches().items() if isinstance(array, Array)}
+        return LayerPages(shape, arrays, table.view(0, (1, -(-layer.max_len // rows))))
 
-    return Pages(shape, tuple(map(paged, cache.layers)), table)
+    return tuple(map(paged, cache.layers))
 
 
 class PagedKvCache:
@@ -87,7 +89,8 @@ class PagedKvCache:
 
         with free_on_error(device):
             caches = tuple(map(allocated, range(len(own))))
-            self.pages = Pages(shape, caches, GpuBuffer.from_numpy(device, self._tables, U32, "page tables"))
+            self.tables = GpuBuffer.from_numpy(device, self._tables, U32, "page tables")
+        self.layers = tuple(LayerPages(one, arrays, self.tables) for one, arrays in zip(own, caches, strict=True))
 
     @property
     def nbytes(self) -> int:
@@ -105,7 +108,7 @@ class PagedKvCache:
         table[: len(pages)] = [whole("a page", page, 0, self.shape.pages - 1) for page in pages]
         if not np.array_equal(table, self._tables[slot]):
             self._need_life()
-            self.pages.tables.view(slot * table.nbytes, table.shape).upload(table)
+            self.tables.view(slot * table.nbytes, table.shape).upload(table)
             self._tables[slot] = table
 
     def page_of(self, slot: int, position: int) -> int | None:
@@ -121,10 +124,10 @@ class PagedKvCache:
 
     @property
     def _buffers(self) -> list[GpuBuffer]:
-        return [self.pages.tables, *(buffer for layer in self.pages.layers for buffer in layer.values())]
+        return [self.tables, *(buffer for layer in self.layers for buffer in layer.arrays.values())]
 
     def _need_life(self) -> None:
-        if not self.pages.tables.alive:
+        if not self.tables.alive:
             raise DeviceError("the paged KV cache was freed; make a new one")
 
 

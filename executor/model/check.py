@@ -11,7 +11,7 @@ from executor.base.errors import ModelError, OutOfMemory
 from executor.choice.choice import GpuProfile
 from executor.device.dry_run import DryRunDevice
 from executor.gguf.gguf_file import GgufFile
-from executor.model.context import chosen_context
+from executor.model.context import chosen_context, longest_that_fits
 from executor.model.expected_speed import Estimate, expected_speed, memory_of, model_of
 from executor.model.explain import Explained, explain
 from executor.model.kernel_limits import named_by_key, runnable_spec
@@ -82,8 +82,11 @@ def check_model(file: GgufFile, gpu: SoldGpu, context: int | None = None, precis
         several = explain(file, profile, prompt)
         launches = len(DryModel(file, spec, context, device, profile).token())
         memory = memory_needed(file, spec, context, device.target, profile)
-    if memory.total > memory_of(gpu):
-        raise _too_large(file, memory, gpu)
+        if memory.total > memory_of(gpu):
+            fits = longest_that_fits(
+                lambda tokens: memory_needed(file, spec, tokens, device.target, profile).total, context, memory_of(gpu)
+            )
+            raise _too_large(file, memory, gpu, fits)
     speeds = expected_speed(spec, rows, gpu, 0), expected_speed(spec, rows, gpu, context)
     return CheckedModel(spec, gpu, profile.precision, rows, prompt, several, launches, memory, speeds, no_text)
 
@@ -98,9 +101,8 @@ def _no_text(file: GgufFile) -> str | None:
     return None
 
 
-def _too_large(file: GgufFile, memory: MemoryNeeded, gpu: SoldGpu) -> OutOfMemory:
+def _too_large(file: GgufFile, memory: MemoryNeeded, gpu: SoldGpu, fits: int) -> OutOfMemory:
     there = memory_of(gpu)
-    fits = (there - memory.total + memory.cache) * memory.context // memory.cache
-    less = f"a context of about {fits} tokens would fit" if fits > 0 else "no context would fit"
+    less = f"a context of about {fits} tokens would fit" if fits else "no context would fit"
     message = f"{file.path}: {gpu.title} has {there} bytes, and the model needs {memory}; {less}"
     return OutOfMemory(message, memory.total, there)

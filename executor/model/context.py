@@ -1,4 +1,5 @@
-"""How long a sequence may be: what is asked for, and the least of what the file, the kernels and the memory allow."""
+"""How long a sequence may be: what is asked for, and the least of what the file, the kernels and the memory allow; and the
+memory for its keys and values."""
 
 from __future__ import annotations
 
@@ -7,6 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from executor.base.arguments import whole
+from executor.device.protocol import DeviceMemory
+from executor.memory.kv_cache import KvCache
+from executor.model.row_steps import CHUNK
 from executor.model.spec import ModelSpec
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import LONGEST
@@ -41,6 +45,15 @@ def chosen_context(spec: ModelSpec, asked: int | None) -> int:
     if not 1 <= context <= limit.tokens:
         raise ArgumentError(f"context must be 1 to {limit.tokens} ({limit.reason}), got {context}")
     return context
+
+
+def new_cache(device: DeviceMemory, spec: ModelSpec, context: int) -> KvCache:
+    """For the keys and values of one sequence on each of the devices that share the model, whose prompts go in steps of up to
+    CHUNK tokens. Errors as KvCache."""
+    windows = [spec.blocks[number].mixer.scores.window for number in spec.cached]
+    return KvCache(
+        device, len(spec.cached), spec.cached_heads, spec.layer.head_dim, context, windows=windows, step=CHUNK
+    )  # fmt: skip
 
 
 def longest_that_fits(needed: Callable[[int], int], asked: int, free: int) -> int:

@@ -63,6 +63,8 @@ def profile_decoding(
     start, room = decoder.position, decoder.context - decoder.position
     if room < WARM_UP + steps:
         raise ArgumentError(f"{steps} steps and {WARM_UP} to warm up need room for {WARM_UP + steps} tokens; {room} are left")
+    if WARM_UP + steps > decoder.cache.step:
+        raise ArgumentError(f"at most {decoder.cache.step - WARM_UP} steps can be profiled: layers with a window forget others")
     device = decoder.device
     report = progress or (lambda done, total: None)
 

@@ -41,12 +41,13 @@ class Decoder(TokenDecoder):
         self._chunk = CHUNK
         self._written = weights.writes  # when it was last known that what is computed came from these weights
         self._steps = RowSteps(self.launcher, modules)
-        self._page = GpuBuffer.from_numpy(self.device, np.zeros((1, 1), np.uint32), name="page table")
+        self._page = self._pages()
 
     @property
     def chunk(self) -> int:
-        """The most tokens of a prompt that `feed` runs at a time, up to MOST_ROWS; more of them need more memory."""
-        return self._chunk
+        """The most tokens of a prompt that `feed` runs at a time, up to MOST_ROWS and KvCache.step; more of them need more
+        memory."""
+        return min(self._chunk, self.cache.step)
 
     @chunk.setter
     def chunk(self, rows: int) -> None:
@@ -55,14 +56,14 @@ class Decoder(TokenDecoder):
     def rewind(self, tokens: Sequence[int]) -> int:
         """Start a new sequence that has the first of these tokens already: as many as the old one begins with, whose keys and
         values are there. Returns how many; the others are for `feed`. There are none if the profile, a weight or a flagged
-        input has changed.
+        input has changed, or where a layer with a window has kept too few (KvCache.kept).
 
         The logits are then those of a sequence that was fed all of `tokens`; to the last bit if the profile is
         `batch_invariant`: only what ran as `feed` would run it counts, which the tokens of an answer did not."""
         if self._written != self.weights.writes:
             self._computed, self._written = ComputedTokens(), self.weights.writes
         by_rows = self._feeds_rows if self.profile.allows("batch_invariant") else None
-        length = min(self._computed.common(tokens, self._computing, by_rows=by_rows), self.position)
+        length = self.cache.kept(min(self._computed.common(tokens, self._computing, by_rows=by_rows), self.position))
         self.cache.truncate(length)
         return length
 
@@ -143,11 +144,19 @@ class Decoder(TokenDecoder):
     def _row_steps(self) -> RowSteps:
         """Steps of several tokens, of the model as it is now."""
         flagged = self.outliers()
-        self._steps.use(
-            self._dependencies(),
-            lambda: StepModel(self.model_graph(flagged), as_pages(self.cache, self._page), self._rope.buffer, self.attention),
-        )
+
+        def model() -> StepModel:
+            if self._page.shape[1] < self.cache.pages:  # the cache has grown
+                self._page.free()
+                self._page = self._pages()
+            return StepModel(self.model_graph(flagged), as_pages(self.cache, self._page), self._rope.buffer, self.attention)
+
+        self._steps.use(self._dependencies(), model)
         return self._steps
+
+    def _pages(self) -> GpuBuffer:
+        """The page table of a sequence whose pages are all the same."""
+        return GpuBuffer.from_numpy(self.device, np.zeros((1, self.cache.pages), np.uint32), name="page table")
 
     def _run_rows(self, tokens: Sequence[int], *, scored: bool) -> StepScores:
         """Run tokens at once; the sequence has them afterwards, unless it fails."""

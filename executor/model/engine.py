@@ -159,7 +159,7 @@ class Engine:
 
     def _step_model(self) -> StepModel:
         decoder = self.decoder
-        return StepModel(decoder.model_graph(decoder.outliers()), self.cache.pages, self._rope, self.attention)
+        return StepModel(decoder.model_graph(decoder.outliers()), self.cache.layers, self._rope, self.attention)
 
     def _check(self, rows: Sequence[Row]) -> None:
         if not 1 <= len(rows) <= self.rows:

@@ -11,11 +11,11 @@ from executor.choice.persistent import choose_persistent
 from executor.device.dry_run import DryRunMemory
 from executor.device.gathers import PEERS, Gathers
 from executor.memory.buffers import GpuBuffer
-from executor.memory.kv_cache import KvCache
 from executor.memory.paged_cache import as_pages
 from executor.memory.repacking import Repacking
 from executor.memory.weights import TensorFile, load_weights
 from executor.memory.workspace import Workspace
+from executor.model.context import new_cache
 from executor.model.matrices import repacked
 from executor.model.metadata import LAYER, in_layer
 from executor.model.prompt_chunks import prompt_steps
@@ -74,7 +74,7 @@ def memory_needed(
     file, spec = loaded(file, spec, ranks)
     repacking = Repacking(repacked(file, spec, profile))
     weights = load_weights(device, file, list(expected_tensors(spec)), repacking=repacking)
-    cache = KvCache(device, len(spec.cached), spec.cached_heads, spec.layer.head_dim, context)
+    cache = new_cache(device, spec, context)
     table = GpuBuffer.from_numpy(device, rope_cosines(file, spec, context), name="rope table")
     workspace = Workspace(device)
     alone, few = token_attention(spec, profile, target), _first_of_each_kind(file, spec)
@@ -82,7 +82,7 @@ def memory_needed(
     TokenLaunches.build(ModelGraph(few, weights, profile, persistent=persistent), cache, workspace, table, attention=alone)
     prompts = 0
     if context % PAGE_UNIT == 0:  # others are read token by token
-        page = GpuBuffer.from_numpy(device, np.zeros((1, 1), np.uint32), name="page table")
+        page = GpuBuffer.from_numpy(device, np.zeros((1, cache.pages), np.uint32), name="page table")
         attention = rows_attention(spec, profile, target, "f32")
         steps = StepModel(ModelGraph(few, weights, profile), as_pages(cache, page), table, attention)
         prompts = sum(_step_bytes(device, steps, rows) for rows in prompt_steps(context, chunk))

@@ -28,6 +28,7 @@ from executor.memory.kv_cache import KvCache
 from executor.memory.repacking import Repacking
 from executor.memory.weights import TensorFile, Weights, load_weights
 from executor.memory.workspace import Workspace
+from executor.model.context import new_cache
 from executor.model.matrices import repacked
 from executor.model.spec import ModelSpec
 from executor.model.split import loaded
@@ -95,7 +96,7 @@ class PreparedModel(ABC):
         names = list(expected_tensors(spec))
         repacking = Repacking(repacked(file, spec, profile), Launcher(device, modules))
         weights = load_weights(device, file, names, lambda done, total: report("weights", done, total), repacking=repacking)
-        cache = KvCache(device, len(spec.cached), spec.cached_heads, spec.layer.head_dim, context)
+        cache = new_cache(device, spec, context)
         model = cls(file, spec, weights, cache, modules, profile)
         model.calibration = calibration
         model.prepare(lambda done, total: report("kernels", done, total))

@@ -12,9 +12,9 @@ from executor.device.dry_run import DryRunDevice
 from executor.launch.launch import LayerOperation
 from executor.launch.modules import Modules
 from executor.launch.recorded import NoCode, RecordedLaunch, launches_of
-from executor.memory.kv_cache import KvCache
 from executor.memory.repacking import Repacking
 from executor.memory.weights import TensorFile, load_weights
+from executor.model.context import new_cache
 from executor.model.decoder import Decoder
 from executor.model.engine import PAGE_LEN, Engine
 from executor.model.matrices import repacked
@@ -44,7 +44,7 @@ class DryModel:
     ) -> None:
         file, spec = loaded(file, spec, device.ranks)
         weights = load_weights(device, file, list(expected_tensors(spec)), repacking=Repacking(repacked(file, spec, profile)))
-        cache = KvCache(device, len(spec.cached), spec.cached_heads, spec.layer.head_dim, context)
+        cache = new_cache(device, spec, context)
         modules = cast(Modules, NoCode(device.as_device))
         self._decoder = _DryDecoder(file, spec, weights, cache, modules, profile)
         self._decoder.flagged = frozenset(flagged)

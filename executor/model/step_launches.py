@@ -3,6 +3,7 @@ does."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +17,7 @@ from executor.layers.graph.rules import perform
 from executor.layers.graph.values import StepValue, lines
 from executor.layers.paged_attention import RowPlaces, RowsAttention
 from executor.memory.buffers import GpuBuffer
-from executor.memory.paged_cache import Pages
+from executor.memory.paged_cache import LayerPages
 from executor.memory.workspace import Workspace
 from executor.model.spec import ModelSpec
 from executor.model.step_graph import ModelGraph
@@ -38,10 +39,10 @@ def rows_attention(config: ModelSpec, profile: GpuProfile, target: Target, kv_ty
 
 @dataclass(frozen=True)
 class StepModel:
-    """What all steps over pages share. rope_table: of `rope_cosines`; attention: how tokens attend."""
+    """What all steps over pages share. pages: of each layer; rope_table: of `rope_cosines`; attention: how tokens attend."""
 
     graph: ModelGraph
-    pages: Pages
+    pages: Sequence[LayerPages]
     rope_table: GpuBuffer
     attention: AttentionChoice
 
@@ -86,7 +87,6 @@ class StepBody:
         places = RowPlaces(
             slot,
             position,
-            model.pages.tables,
             lone=_line(inputs, "lone", lone) if lone else None,
             tiles=inputs.view(len(INPUTS) * width(rows) * U32.bytes, (tiles, 2)) if tiles else None,
         )
@@ -94,10 +94,8 @@ class StepBody:
         tables = tables_of(model.rope_table, spec)
 
         def attends(layer: int) -> RowsAttention:
-            shape = model.pages.shape.of(spec.shapes[layer].own.kv_heads)
-            caches = model.pages.layers[spec.cache_of(layer)]
             table = tables[spec.rope_of(layer)]
-            return RowsAttention(shape, caches, places, table, workspace, model.attention)
+            return RowsAttention(model.pages[spec.cache_of(layer)], places, table, workspace, model.attention)
 
         recorder = Recorder(common)
         layers, _ = model.graph.layers(activations, attends)

@@ -131,13 +131,13 @@ def test_a_sequence_that_is_set_aside_comes_back(emulator: Device) -> None:
 
 @pytest.mark.parametrize("name", ["layers", "kv_heads", "head_dim", "max_len"])
 def test_a_size_of_zero_is_named(emulator: Device, name: str) -> None:
-    sizes = {"layers": 1, "kv_heads": 1, "head_dim": 32, "max_len": 4, name: 0}
+    sizes: dict[str, Any] = {"layers": 1, "kv_heads": 1, "head_dim": 32, "max_len": 4, name: 0}
     with pytest.raises(ArgumentError, match=f"{name} is 0"):
         KvCache(emulator, **sizes)
 
 
 @pytest.mark.parametrize(("sizes", "said"), [({"head_dim": 36}, "head_dim must be"), ({"max_len": 1 << 31}, "max_len must be")])
-def test_a_shape_that_no_attention_kernel_takes_is_refused(emulator: Device, sizes: dict[str, int], said: str) -> None:
+def test_a_shape_that_no_attention_kernel_takes_is_refused(emulator: Device, sizes: dict[str, Any], said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         KvCache(emulator, **{"layers": 1, "kv_heads": 1, "head_dim": 32, "max_len": 4} | sizes)
     assert emulator.memory().allocated == 0

@@ -317,8 +317,8 @@ def test_steps_that_are_started_before_tokens_were_read_have_the_bits_of_those_t
         tokens.append(waiting.chosen())
         waiting = engine.step([Row(slot, token, step, True) for slot, token in enumerate(tokens[-1])])
     expected = [waiting.logits(slot) for slot in range(sequences)]
-    for layer in engine.cache.pages.layers:
-        for pages in layer.values():
+    for layer in engine.cache.layers:
+        for pages in layer.arrays.values():
             pages.fill(0xFF)
     seen, scores = list[list[int]](), start()
     for _ in range(1, 36):

@@ -23,6 +23,7 @@ from ptxgen.emulator.parse import parse
 from ptxgen.errors import ArgumentError
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.operands import Address
+from ptxgen.kernels.attention.attention_type import AttentionType
 from ptxgen.kernels.attention.contiguous_attention import ContiguousAttention
 from ptxgen.kernels.attention.group_tiles import Load
 from ptxgen.kernels.attention.newest_tiles import NewestTiles, Rows
@@ -166,13 +167,13 @@ class PastTheNewest(NewestTiles):
 class FromTheCache(RopeFused):
     """As if the row that one block writes were there for all."""
 
-    def newest(self, head_dim: int, warps: int) -> NewestTiles:
-        return PastTheNewest(head_dim, warps)
+    def newest(self, attention: AttentionType, warps: int) -> NewestTiles:
+        return PastTheNewest(attention.head_dim, warps, attention.kept)
 
     def rows_before(
-        self, k: KernelBuilder, cache: GlobalArray, head_dim: int, start: Value, position: Value, newest: SharedPart
+        self, k: KernelBuilder, cache: GlobalArray, attention: AttentionType, start: Value, position: Value, newest: SharedPart
     ) -> Load:
-        return super().rows_before(k, cache, head_dim, start, position + 1, newest)
+        return super().rows_before(k, cache, attention, start, position + 1, newest)
 
 
 class EveryBlockStores(TokenHeads):
