@@ -142,6 +142,7 @@ def write_model(
     pre: str | None = None,
     metadata: Mapping[str, object] | None = None,
     tensors_a_file: int = 0,
+    labels: int = 0,
     seed: int = 1,
 ) -> Path:
     """Write a model of random weights and return its path (of its first file); the bytes depend on the arguments alone.
@@ -152,7 +153,7 @@ def write_model(
     to leave out ("ffn_norm"). heads, kv_heads, ff: for all layers, or for each. tied: without an output matrix, where the
     architecture allows it. tokenizer: "gpt2", "llama" or "none"; pre: its pre-tokenizer (llama-bpe for llama, qwen2 for the
     others). metadata: further keys (int, float, bool, str, or lists of them), or other values. tensors_a_file: in several
-    files, of so many tensors each.
+    files, of so many tensors each. labels: of a classifier, if there is one.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
     wanted = types if isinstance(types, Mapping) else {"": types}
@@ -195,6 +196,8 @@ def write_model(
         else:
             mean = 1.0 if tensor.kind == "norm" else 0.0
             writer.add_tensor(tensor.name, (mean + 0.1 * rng.standard_normal(tensor.shape)).astype(np.float32))
+    if labels:
+        writer.add_tensor("cls.output.weight", rng.standard_normal((labels, hidden)).astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

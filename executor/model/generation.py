@@ -25,11 +25,12 @@ from executor.model.answer import AnswerStream, Generation
 from executor.model.answering import AnswerRequest, answer_pieces
 from executor.model.context import chosen_context, longest_that_fits
 from executor.model.decoder import Decoder
-from executor.model.embedding import POOLINGS, Pooling, embedding, pooling_of
+from executor.model.embedding import POOLINGS, Pooling, embedding, last_norm, pooling_of
 from executor.model.engine import Engine
 from executor.model.kernel_limits import named_by_key, runnable_spec
 from executor.model.logprobs import log_softmax
 from executor.model.memory_needed import MemoryNeeded, memory_needed
+from executor.model.ranking import prompt_of, require_head, scores
 from executor.model.sampling import Sampler
 from executor.model.scheduling.answer_text import StopStrings
 from executor.model.scheduling.scheduler import Scheduler
@@ -329,16 +330,16 @@ class LanguageModel:
         """f32[len(texts), hidden], or f32[hidden] of one text: each text, or list of token ids, as one vector, made of the
         states behind the last norm of its tokens. Starts a new sequence for each. Control tokens are not looked for in a text.
 
-        pooling: the mean of the states, or the last one (default: what the file says, else the mean); unit: of length 1, so
-        that the product of two vectors is the cosine of their angle. ModelError for a file without a vocabulary, and for a
-        pooling of its own that is neither; ArgumentError for a text that is longer than the context or has no tokens."""
+        pooling: the mean of the states, the first ("cls") or the last one (default: what the file says, else the mean); unit:
+        of length 1, so that the product of two vectors is the cosine of their angle. ModelError for a file without a
+        vocabulary, and for a pooling of its own that is none of these; ArgumentError for a text that is longer than the context
+        or has no tokens."""
         self._require_open()
         is_one = isinstance(texts, str) or (len(texts) > 0 and isinstance(texts[0], Integral))
         many = [texts] if is_one else list(texts)
         asked = pooling_of(self.spec, self.tokenizer.path) if pooling is None else one_of("pooling", pooling, POOLINGS)
         ids = [self._prompt(text) for text in many]
-        weights, names = self.decoder.weights, {kind: f"output_norm.{kind}" for kind in ("weight", "bias")}
-        vectors = {kind: weights[name].buffer.to_numpy() for kind, name in names.items() if name in weights}
+        vectors = last_norm(self.decoder.weights)
         found = np.empty((len(many), self.spec.hidden), np.float32)
         with self.decoder.busy("embedding"):
             for row, tokens_of_one in zip(found, ids, strict=True):
@@ -349,6 +350,18 @@ class LanguageModel:
                     states.append(self.decoder.hidden())
                 row[:] = embedding(states, self.spec.norm, vectors, asked, unit=unit)
         return found[0] if is_one else found
+
+    def rank(self, query: str, documents: str | Sequence[str]) -> NDArray[np.float32]:
+        """f32[len(documents)], or f32[1] of one text: how well each answers the query, 0 to 1. That is a reranker's probability
+        of its first label, "yes" of Qwen3's, after the prompt that the file's chat template `rerank` makes of both. Starts a
+        new sequence for each. ModelError for a model that is no such one; ArgumentError for a prompt longer than the
+        context."""
+        self._require_open()
+        require_head(self.spec, self.tokenizer)
+        many = [documents] if isinstance(documents, str) else list(documents)
+        prompts = [self._prompt(prompt_of(self.tokenizer, query, document)) for document in many]
+        with self.decoder.busy("ranking"):
+            return scores(self.decoder, prompts)
 
     def _require_open(self) -> None:
         if self.closed:

@@ -167,6 +167,11 @@ class Metadata:
             self.fail("tokenizer.ggml.tokens holds no tokens")
         return len(tokens)
 
+    def labels(self) -> int:
+        """Of a classifier, as many as have names; 0 for a single one, which says nothing."""
+        named = self.get("classifier.output_labels")
+        return len(named) if isinstance(named, list) and len(named) > 1 else 0
+
     def pooling_type(self) -> int:
         """Any number: only `embed` needs to know it."""
         value = self.get("pooling_type")

@@ -62,13 +62,15 @@ def dense_decoder(
     embedding_scale: float = 1.0,
     logit_scale: float = 1.0,
     logit_softcap: float = 0.0,
+    classifier: bool = False,
 ) -> ModelSpec:
     """A decoder of blocks of attention and a dense feed-forward network. The defaults are Llama's.
 
     rope, scores: of every layer, or by its number. weighted: whether norms of the stream have weights; epsilon: of norms, where
     the file does not say it. qk_norm: whether queries and keys are normalised; None: where the file has the tensors.
     fused_gate: gate and up may be one tensor; gaps: layers may lack attention, or the network, and then as in llama.cpp both;
-    ff_share: the length in the file is so many times the network's width. See spec.py for the others."""
+    ff_share: the length in the file is so many times the network's width; classifier: files may have one. See spec.py for the
+    others."""
     layers, spec = m.layers(), replace(norm_spec(m, norm, epsilon, "output_norm"), weighted=weighted)
     least = 0 if gaps else 1
     sizes = attention_sizes(m, least)
@@ -116,6 +118,7 @@ def dense_decoder(
         embedding_scale=embedding_scale,
         logit_scale=logit_scale,
         logit_softcap=logit_softcap,
+        labels=m.labels() if classifier and m.has("cls.output.weight") else 0,
         unused=(*_without_use(blocks), *(f"blk.{layer}." for layer in range(layers, m.blocks()))),
     )
 

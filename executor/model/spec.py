@@ -144,8 +144,9 @@ class ModelSpec:
     learned_positions: a table has a vector for each position, which is added to the embedding; logit_scale: of logits,
     before logit_softcap c > 0 makes them c * tanh(logit / c). context_length: tokens it was trained on.
     pooling_type: how a text becomes one vector, by llama.cpp's numbers (embedding.py); 0 where the file does not say it.
-    unused: what tensors begin with that files may have and that no token needs. ranks:
-    how many devices share the model (split.py); the sizes are those of the whole."""
+    labels: between which a head of its own (cls.output) decides, as rerankers have one (ranking.py). unused: what tensors begin
+    with that files may have and that no token needs. ranks: how many devices share the model (split.py); the sizes are those of
+    the whole."""
 
     architecture: str
     vocab: int
@@ -161,6 +162,7 @@ class ModelSpec:
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
+    labels: int = 0
     unused: tuple[str, ...] = ()
     ranks: int = 1
 

@@ -56,8 +56,8 @@ def loaded(file: TensorFile, spec: ModelSpec, ranks: int) -> tuple[TensorFile, M
 
 
 def is_split(name: str) -> bool:
-    """Whether the ranks share the rows of a tensor."""
-    return name.removesuffix(".weight").removesuffix(".bias").rsplit(".", 1)[-1] in INPUTS
+    """Whether the ranks share the rows of a tensor. Each has a whole classifier (cls.output), which the host reads."""
+    return not name.startswith("cls.") and name.removesuffix(".weight").removesuffix(".bias").rsplit(".", 1)[-1] in INPUTS
 
 
 def split_spec(spec: ModelSpec, ranks: int) -> ModelSpec:

@@ -47,6 +47,8 @@ def _outer(spec: ModelSpec) -> Shapes:
         shapes["output.weight"] = (spec.vocab, spec.hidden)
     if spec.head_bias:
         shapes["output.bias"] = (spec.vocab,)
+    if spec.labels:
+        shapes["cls.output.weight"] = (spec.labels, spec.hidden)
     return shapes | {name: (rope.dim // 2,) for rope in spec.ropes for name in rope.tensors}
 
 

@@ -1,4 +1,4 @@
-"""qwen3: Qwen3 without experts, and its embedding models: each head of Q and K is normalised before it is rotated."""
+"""qwen3: Qwen3 without experts, its embedding models and rerankers: each head of Q and K is normalised before it is rotated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from executor.model.spec import ModelSpec
 
 
 def _build(m: Metadata) -> ModelSpec:
-    return dense_decoder(m, rope(m, "neox", head_dim(m)), qk_norm=True)
+    return dense_decoder(m, rope(m, "neox", head_dim(m)), qk_norm=True, classifier=True)
 
 
 ARCHITECTURE: Final = Architecture(name="qwen3", model_class="Qwen3ForCausalLM", build=_build)

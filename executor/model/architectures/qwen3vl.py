@@ -13,7 +13,7 @@ from executor.model.spec import ModelSpec
 
 def _build(m: Metadata) -> ModelSpec:
     turns = with_sections(m, rope(m, "neox", head_dim(m)), interleaved=True)
-    return dense_decoder(m, turns, qk_norm=True)
+    return dense_decoder(m, turns, qk_norm=True, classifier=True)
 
 
 ARCHITECTURE: Final = Architecture(name="qwen3vl", model_class="Qwen3VLForConditionalGeneration", build=_build)

@@ -65,24 +65,27 @@ def test_vectors_have_length_one_and_equal_texts_are_equal(model: LanguageModel)
     assert model.embed(mixed).tobytes() == found[:2].tobytes()
 
 
-@pytest.mark.parametrize(("number", "pooling"), [(1, "mean"), (3, "last"), (0, "mean")])
+@pytest.mark.parametrize(("number", "pooling"), [(1, "mean"), (2, "cls"), (3, "last"), (0, "mean")])
 def test_a_file_may_say_how(number: int, pooling: Any, tmp_path: Path, device: Device) -> None:
     with LanguageModel.load(made(tmp_path / "m.gguf", metadata={"llama.pooling_type": number}), device) as model:
         assert model.embed("one text").tobytes() == model.embed("one text", pooling=pooling).tobytes()
 
 
 def test_what_cannot_be_is_refused_and_costs_nothing_else(model: LanguageModel, tmp_path: Path, device: Device) -> None:
-    with pytest.raises(ArgumentError, match="pooling is 'max'; allowed: mean, last"):
+    with pytest.raises(ArgumentError, match="pooling is 'max'; allowed: mean, cls, last"):
         model.embed("x", pooling="max")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"the prompt is 5\.0; allowed: one row of token ids"):
         model.embed([5.0])  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="the context holds 64"):
         model.embed("word " * 100)
-    with LanguageModel.load(made(tmp_path / "c.gguf", metadata={"llama.pooling_type": 2}), device) as other:
-        with pytest.raises(ModelError, match=r"llama\.pooling_type is 2; allowed: 0 \(none\), 1 \(mean\), 3 \(last\)"):
+    with LanguageModel.load(made(tmp_path / "c.gguf", metadata={"llama.pooling_type": 5}), device) as other:
+        said = r"llama\.pooling_type is 5; allowed: 0 \(none\), 1 \(mean\), 2 \(cls\), 3 \(last\), 4 \(rank\)"
+        with pytest.raises(ModelError, match=said):
             other.embed("x")
         assert other.generate("x", max_tokens=1).prompt_tokens
         assert other.embed("x", pooling="last").shape == (64,)
+        first = other.embed(other.tokenizer.encode("x y")[:1], pooling="last")
+        assert other.embed("x y", pooling="cls").tobytes() == first.tobytes()
     with pytest.raises(ModelError, match=r"llama\.pooling_type is True; allowed: one whole number"):
         LanguageModel.load(made(tmp_path / "b.gguf", metadata={"llama.pooling_type": True}), device)
 
