@@ -55,8 +55,9 @@ class ReferenceModel:
         return values
 
     def linear(self, x: F64, name: str) -> F64:
-        """x [tokens, k] through a matrix [n, k], with its bias if there is one."""
+        """x [tokens, k] through a matrix [n, k], with its scale and its bias if there are any."""
         y: F64 = x @ self.weight(name + ".weight").T
+        y = y * self.weight(name + ".scale") if self.has(name + ".scale") else y
         return y + self.weight(name + ".bias") if self.has(name + ".bias") else y
 
     def norm(self, x: F64, name: str, eps: float | None = None) -> F64:

@@ -143,6 +143,7 @@ def write_model(
     metadata: Mapping[str, object] | None = None,
     tensors_a_file: int = 0,
     labels: int = 0,
+    scales: bool = False,
     seed: int = 1,
 ) -> Path:
     """Write a model of random weights and return its path (of its first file); the bytes depend on the arguments alone.
@@ -153,7 +154,8 @@ def write_model(
     to leave out ("ffn_norm"). heads, kv_heads, ff: for all layers, or for each. tied: without an output matrix, where the
     architecture allows it. tokenizer: "gpt2", "llama" or "none"; pre: its pre-tokenizer (llama-bpe for llama, qwen2 for the
     others). metadata: further keys (int, float, bool, str, or lists of them), or other values. tensors_a_file: in several
-    files, of so many tensors each. labels: of a classifier, if there is one.
+    files, of so many tensors each. labels: of a classifier, if there is one. scales:
+    whether each matrix that multiplies has one.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
     wanted = types if isinstance(types, Mapping) else {"": types}
@@ -196,6 +198,9 @@ def write_model(
         else:
             mean = 1.0 if tensor.kind == "norm" else 0.0
             writer.add_tensor(tensor.name, (mean + 0.1 * rng.standard_normal(tensor.shape)).astype(np.float32))
+    matrices = [tensor for tensor in plan.tensors() if tensor.kind == "matrix" and tensor.role not in ("token_embd", *omit)]
+    for tensor in matrices if scales else ():
+        writer.add_tensor(f"{tensor.name.removesuffix('.weight')}.scale", rng.uniform(0.5, 2.0, 1).astype(np.float32))
     if labels:
         writer.add_tensor("cls.output.weight", rng.standard_normal((labels, hidden)).astype(np.float32))
     writer.write_header_to_file()

@@ -144,7 +144,7 @@ def layer_weights(
         bound = bind(
             _matrix(weights, f"{prefix}.{role}.weight", n=n, k=k), profile, accurate=made is None or (layer, made) in flagged
         )
-        return bound if rows == 1 else bind_rows(bound, profile, rows)
+        return with_scale(bound if rows == 1 else bind_rows(bound, profile, rows), weights)
 
     def vector(name: str, n: int) -> GpuBuffer:
         return _vector(weights, f"{prefix}.{name}", n)
@@ -190,6 +190,12 @@ def layer_weights(
         ffn_output_norm=norm(at.ffn_output),
         biases={name: bias for name, bias in found.items() if bias is not None},
     )
+
+
+def with_scale(projection: Projection, weights: Mapping[str, LoadedWeight]) -> Projection:
+    """With the scale of its matrix, where there is one."""
+    name = f"{projection.weight.name.removesuffix('.weight')}.scale"
+    return replace(projection, scale=_vector(weights, name, 1)) if name in weights else projection
 
 
 def build_indexed_weights(

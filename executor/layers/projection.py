@@ -7,6 +7,7 @@ from typing import Final
 
 from executor.choice.choice import GpuProfile, reads_one_digit
 from executor.layers.batched import takes_rows
+from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import LoadedWeight
 from ptxgen.dsl.arguments import Argument, Array, Signature
 from ptxgen.dsl.kernel_type import KernelType
@@ -23,12 +24,14 @@ PLAIN: Final = GpuProfile(rules=frozenset())
 class Projection:
     """A weight matrix, u8[n, row bytes] in its format, bound to the kernel that multiplies it by a vector, or by so many at
     once. `reason`: why this kernel. profile: its rules say what its product may be one launch with. Of a matrix that ranks
-    share, the kernel is that of the whole, by which all is decided that bits depend on; `own` is launched."""
+    share, the kernel is that of the whole, by which all is decided that bits depend on; `own` is launched. scale: f32[1], by
+    which the product is multiplied, as NVFP4 files have it."""
 
     weight: LoadedWeight
     kernel: KernelType
     reason: str
     profile: GpuProfile = PLAIN
+    scale: GpuBuffer | None = None
 
     @property
     def pointer(self) -> int:

@@ -34,7 +34,7 @@ PARTS: Final = (
     MissingPart("embeddings of each layer", "embedding_length_per_layer_input"),
     MissingPart("several residual streams", "altup.num_inputs", r"altup_"),
     MissingPart("layers that share keys and values", "attention.shared_kv_layers"),
-    MissingPart("scales of NVFP4 matrices", "", r"blk\.\d+\.\w+\.scale$"),
+    MissingPart("scales of several NVFP4 matrices in one", "", r"blk\.\d+\.attn_qkv\.scale$"),
 )
 """In order of weight."""
 ALWAYS: Final[Mapping[str, str]] = {

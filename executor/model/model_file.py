@@ -38,7 +38,9 @@ KEYS: Final = {
 # The parts of a model whose tensors take part in the result: a stranger among them means another model than we compute, as
 # llama.cpp refuses a file with a tensor that it does not read.
 _MODEL_PARTS: Final = re.compile(r"(blk|output|token_embd|rope|position_embd|token_types|cls|enc|dec|per_layer|altup|v|mm)[._]")
-_HARMLESS: Final = re.compile(r"blk\.\d+\.(attn_rot_embd|attn_rot_freqs)\.weight|.*rope_inv_freq|cls(\..*)?\.(weight|bias)")
+_HARMLESS: Final = re.compile(
+    r"blk\.\d+\.(attn_rot_embd|attn_rot_freqs)\.weight|.*rope_inv_freq|cls(\..*)?\.(weight|bias)|.*\.input_scale"
+)
 
 _log = logging.getLogger(__name__)
 

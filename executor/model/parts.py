@@ -11,6 +11,7 @@ from executor.gguf.directory import Value
 from executor.layers.shape import PRE_NORMS, Activation, BlockNorms, NormKind, QkNorm
 from executor.model.metadata import MAX_CONTEXT, Metadata
 from executor.model.spec import Attention, Block, Dense, ModelSpec, Norms, NormSpec, RopeSpec
+from executor.model.tensors import matrices_of
 from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring
 from ptxgen.kernels.attention.temperature import Temperature
 
@@ -72,7 +73,7 @@ def dense_decoder(
     ff_share: the length in the file is so many times the network's width; classifier: files may have one. See spec.py for the
     others."""
     layers, spec = m.layers(), replace(norm_spec(m, norm, epsilon, "output_norm"), weighted=weighted)
-    least = 0 if gaps else 1
+    least, hidden = 0 if gaps else 1, m.integer("embedding_length")
     sizes = attention_sizes(m, least)
     widths = [width // ff_share for width in m.per_layer("feed_forward_length", least=least)]
 
@@ -98,7 +99,9 @@ def dense_decoder(
             fused=m.has(f"{name}attn_qkv.weight"),
         )
         ffn = Dense(widths[layer], activation, gated, fused_gate and not m.has(f"{name}ffn_gate.weight"))
-        return Block(mixer, ffn, Norms(own, at, output_eps), parallel, residual_scale, biases)
+        block = Block(mixer, ffn, Norms(own, at, output_eps), parallel, residual_scale, biases)
+        roles = matrices_of(mixer, ffn, hidden)
+        return replace(block, scales=frozenset(role for role in roles if m.has(f"{name}{role}.scale")))
 
     blocks = tuple(block(layer) for layer in range(layers))
     if not any(block.mixer.kv_heads for block in blocks):
@@ -106,13 +109,14 @@ def dense_decoder(
     return ModelSpec(
         architecture=m.architecture,
         vocab=m.vocab(),
-        hidden=m.integer("embedding_length"),
+        hidden=hidden,
         context_length=m.integer("context_length", most=MAX_CONTEXT),
         blocks=blocks,
         norm=spec,
         tied=not m.has("output.weight"),
         pooling_type=m.pooling_type(),
         head_bias=m.has("output.bias"),
+        head_scale=m.has("output.weight") and m.has("output.scale"),
         embedding_norm=embedding_norm,
         learned_positions=learned_positions,
         embedding_scale=embedding_scale,

@@ -107,7 +107,8 @@ class Norms:
 
 @dataclass(frozen=True)
 class Block:
-    """A layer; what it does with its matrices is its `form`. biases: the roles of the matrices that have one, as `attn_q`."""
+    """A layer; what it does with its matrices is its `form`. biases, scales: the roles of the matrices that have one, as
+    `attn_q`."""
 
     mixer: Attention
     ffn: Dense
@@ -115,6 +116,7 @@ class Block:
     parallel: bool = False
     residual_scale: float = 1.0
     biases: frozenset[str] = frozenset()
+    scales: frozenset[str] = frozenset()
 
     @property
     def form(self) -> LayerForm:
@@ -140,13 +142,12 @@ class Block:
 class ModelSpec:
     """A decoder: a table of `vocab` embeddings of width `hidden`, blocks, `norm` and the output head.
 
-    tied: the output head is the embedding table; head_bias: it has one. embedding_scale, embedding_norm: of embeddings;
-    learned_positions: a table has a vector for each position, which is added to the embedding; logit_scale: of logits,
-    before logit_softcap c > 0 makes them c * tanh(logit / c). context_length: tokens it was trained on.
-    pooling_type: how a text becomes one vector, by llama.cpp's numbers (embedding.py); 0 where the file does not say it.
-    labels: between which a head of its own (cls.output) decides, as rerankers have one (ranking.py). unused: what tensors begin
-    with that files may have and that no token needs. ranks: how many devices share the model (split.py); the sizes are those of
-    the whole."""
+    tied: the output head is the embedding table; head_bias, head_scale: it has one. embedding_scale, embedding_norm: of
+    embeddings; learned_positions: a table has a vector for each position, which is added to the embedding; logit_scale: of
+    logits, before logit_softcap c > 0 makes them c * tanh(logit / c). context_length: tokens it was trained on. pooling_type:
+    how a text becomes one vector, by llama.cpp's numbers (embedding.py); 0 where the file does not say it. labels: between
+    which a head of its own (cls.output) decides, as rerankers have one (ranking.py). unused: what tensors begin with that files
+    may have and that no token needs. ranks: how many devices share the model (split.py); the sizes are those of the whole."""
 
     architecture: str
     vocab: int
@@ -157,6 +158,7 @@ class ModelSpec:
     tied: bool
     pooling_type: int
     head_bias: bool = False
+    head_scale: bool = False
     embedding_norm: NormSpec | None = None
     learned_positions: bool = False
     embedding_scale: float = 1.0

@@ -16,7 +16,7 @@ from executor.layers.graph.graph import Setting
 from executor.layers.graph.operations import Add, Norm, Operation, PlainLaunch
 from executor.layers.graph.products import project_with_bias
 from executor.layers.graph.values import StepValue, lines
-from executor.layers.indexed import build_indexed_weights
+from executor.layers.indexed import build_indexed_weights, with_scale
 from executor.layers.projection import bind, bind_rows
 from executor.layers.transformer import AttentionLayout, Stream, transformer_layers
 from executor.memory.buffers import GpuBuffer
@@ -90,7 +90,7 @@ class ModelGraph:
         own = logits if ranks == 1 else workspace.buffer("own logits", own_shape(tokens, vocab, ranks))
         output = self.weights["token_embd.weight" if self.spec.tied else "output.weight"]
         projection = bind(output, self.profile, accurate=(None, "output_norm") in self.flagged)
-        projection = projection if tokens == 1 else bind_rows(projection, self.profile, tokens)
+        projection = with_scale(projection if tokens == 1 else bind_rows(projection, self.profile, tokens), self.weights)
         made, product = StepValue.of(normed, tokens), StepValue.of(own, tokens)
         gamma, beta, bias = map(self._vector, ("output_norm.weight", "output_norm.bias", "output.bias"))
         kind, eps = self.spec.norm.kind, self.spec.norm.eps

@@ -47,6 +47,8 @@ def _outer(spec: ModelSpec) -> Shapes:
         shapes["output.weight"] = (spec.vocab, spec.hidden)
     if spec.head_bias:
         shapes["output.bias"] = (spec.vocab,)
+    if spec.head_scale:
+        shapes["output.scale"] = (1,)
     if spec.labels:
         shapes["cls.output.weight"] = (spec.labels, spec.hidden)
     return shapes | {name: (rope.dim // 2,) for rope in spec.ropes for name in rope.tensors}
@@ -57,6 +59,7 @@ def _of_block(block: Block, hidden: int) -> Shapes:
     matrices = matrices_of(mixer, block.ffn, hidden)
     shapes: dict[str, Shape] = {f"{role}.weight": shape for role, shape in matrices.items()}
     shapes |= {f"{role}.bias": matrices[role][:1] for role in block.biases}
+    shapes |= {f"{role}.scale": (1,) for role in block.scales}
     for norm in norms.at.tensors:
         shapes |= _of_norm(norm, norms.norm, hidden)
     for sub_norm, width in ((norms.at.attended, mixer.q_dim), (norms.at.activated, block.ffn.ff)):

@@ -12,12 +12,13 @@ from executor.launch.checks import require_apart
 from executor.layers.batched import TILE, gemv_of_rows, takes_rows, tiles
 from executor.layers.graph.binding import OWN_PLANES, Binding, shaped
 from executor.layers.graph.messages import messages
-from executor.layers.graph.operations import AddBias, Operation
+from executor.layers.graph.operations import AddBias, Operation, PlainLaunch
 from executor.layers.graph.values import ActivationSource, Form, StepValue, form_of
 from executor.layers.projection import Projection
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels import compose
+from ptxgen.kernels.activation.bias import MatrixScale
 
 
 @dataclass(frozen=True)
@@ -187,13 +188,16 @@ def project(name: str, projection: Projection, x: StepValue, y: StepValue, layer
 def project_with_bias(
     name: str, projection: Projection, x: StepValue, y: StepValue, bias: GpuBuffer | None, layer: int | None = None
 ) -> Iterator[Operation]:
-    """y = x W^T + bias, f32[n], if there is one."""
-    if bias is None:
-        yield project(name, projection, x, y, layer)
-        return
-    product = StepValue.of(y.buffer, y.tokens)
+    """y = x W^T, times the scale of the matrix, plus the bias, f32[n], where there are any."""
+    scaled = y if bias is None else StepValue.of(y.buffer, y.tokens)
+    product = scaled if projection.scale is None else StepValue.of(y.buffer, y.tokens)
     yield project(name, projection, x, product, layer)
-    yield AddBias(name=f"{name}_bias", layer=layer, x=product, y=y, bias=bias)
+    if projection.scale is not None:
+        arguments = {"x": scaled.buffer, "scale": projection.scale}
+        kernel, reads, writes = MatrixScale(n=y.width, m=y.tokens), (product,), (scaled,)
+        yield PlainLaunch(name=f"{name}_scale", layer=layer, kernel=kernel, arguments=arguments, reads=reads, writes=writes)
+    if bias is not None:
+        yield AddBias(name=f"{name}_bias", layer=layer, x=scaled, y=y, bias=bias)
 
 
 def _reading(b: Binding, operation: str, kernel: KernelType, x: StepValue) -> tuple[KernelType, ActivationSource]:

@@ -283,6 +283,23 @@ def test_layers_of_different_sizes_are_not_shared_by_devices(files: Mapping[str,
         split_spec(spec, 2)
 
 
+@pytest.mark.parametrize("name", ["llama", pytest.param("qwen2", marks=pytest.mark.slow)])
+def test_products_are_multiplied_by_the_scales_of_their_matrices(name: str, tmp_path: Path, device: Device) -> None:
+    """As NVFP4 files have them, before biases are added; in steps of one token and of several."""
+    path = write_model(tmp_path / "m.gguf", name, Q.NVFP4, tied=False, scales=True, **SIZES)
+    exact = ReferenceModel(path).logits(TOKENS)
+    with LanguageModel.load(path, device) as model:
+        assert len(model.spec.blocks[0].scales) == 7
+        assert model.spec.head_scale
+        logits = model.logits(TOKENS)
+        engine = Engine(model.decoder, slots=1)
+        engine.set_table(0, range(engine.pages))
+        last = engine.step([Row(0, token, at, at == len(TOKENS) - 1) for at, token in enumerate(TOKENS)]).logits(0)
+        engine.free()
+    assert np.abs(logits - exact).max() <= 1e-4 * exact.std()
+    assert np.abs(last - exact[-1]).max() <= 1e-4 * exact.std()
+
+
 @pytest.mark.slow
 def test_only_its_file_names_an_architecture() -> None:
     """But for vocabularies (executor/text), some of which are called the same, and the table of models by family."""

@@ -83,6 +83,7 @@ def test_each_part_is_found_by_its_key(part: object) -> None:
         ("blk.3.ffn_gate_up_exps.weight", "experts"),
         ("blk.0.ssm_a", "recurrent layers"),
         ("blk.0.attn_sinks.weight", "attention sinks"),
+        ("blk.0.attn_qkv.scale", "scales of several NVFP4 matrices in one"),
         ("enc.blk.0.attn_q.weight", "an encoder"),
         ("altup_proj.weight", "several residual streams"),
     ],
