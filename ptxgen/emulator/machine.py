@@ -126,6 +126,7 @@ class Module:
         from ptxgen.emulator import codegen
         from ptxgen.emulator.jit import compile_kernel
         from ptxgen.emulator.runtime.link import objects
+        from ptxgen.emulator.shared_steps import code, shared
 
         program = self.image.program
         function = program.functions.get(entry)
@@ -133,7 +134,10 @@ class Module:
             raise ArgumentError(f"there is no entry {entry!r}; the module has {', '.join(program.entries) or 'none'}")
         compiled = compile_kernel(program, entry, sanitize=self.sanitize)
         runtime = objects(compiled.runtime, quickly=self.quickly)
-        return compiled.facts, [codegen.build(compiled.text, quickly=self.quickly), *runtime]
+        if not self.quickly:
+            return compiled.facts, [codegen.build(compiled.text), *runtime]
+        text, steps = shared(compiled.text)
+        return compiled.facts, [codegen.build(text, quickly=True, small=True), *runtime, *map(code, steps)]
 
 
 def compile_module(

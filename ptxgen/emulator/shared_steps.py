@@ -1,0 +1,310 @@
+"""The vector instructions of a kernel as calls of functions that all kernels share, for code that is wanted soon.
+
+Most of the time that LLVM takes for a kernel goes into instructions of 32 lanes, and these are the same few hundred in all
+kernels. Here each becomes the call of a step: a function with its operands in memory, compiled once in a process. What is left
+of the kernel are numbers, calls and jumps, which LLVM has a quick way for. 32 predicates are a word of 32 bits there."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from ptxgen.emulator import codegen
+from ptxgen.emulator.emitter import vector
+from ptxgen.errors import PtxGenError
+
+_WORD = vector("i1")
+_BYTES = {vector(f"i{8 * size}"): 32 * size for size in (1, 2, 4, 8, 16)}
+_BYTES |= {vector("half"): 64, vector("bfloat"): 64, vector("float"): 128, vector("double"): 256, _WORD: 64}
+_WORDS = {"splat (i1 true)": "-1", "splat (i1 false)": "0", "zeroinitializer": "0"}
+
+_FUNCTION = re.compile(r"^define [^@]*@([\w.]+)\(.*?^}$", re.MULTILINE | re.DOTALL)
+_DECLARATION = re.compile(r"^declare [^@]*@([\w.]+)\(.*$", re.MULTILINE)
+_CALLED = re.compile(r"@([\w.]+)")
+_NAME = re.compile(r"%[\w.]+")
+_BLOCK = re.compile(r"b\d+:")
+_INSTRUCTION = re.compile(r"  (?:(%[\w.]+) = )?((\w+).*)")
+_STEPS = re.compile(r"<32 x|\b(?:float|double)\b")
+"""What LLVM has no quick way for, or puts numbers into memory for that may be too far away."""
+_CONVERTED = re.compile(r"(?!call|load)\w+ .* to (.*)")
+_CHOSEN = re.compile(r"select .*?, (<32 x \w+>|float|double) ")
+_TYPE = re.compile(r"\w+ (?:volatile )?(<32 x \w+>|\{ [^}]* \}|\w+)")
+_NUMBER = re.compile(r"\b(?:i\d+|float|double)\b")
+_LANE = re.compile(r"insertelement <32 x (\w+)> poison, \w+ (\S+), i32 0")
+_LANES = re.compile(r"shufflevector <32 x \w+> (%[\w.]+), <32 x \w+> poison, <32 x i32> zeroinitializer")
+_OPERAND = re.compile(
+    r"<i\d+ [^>]*>|splat \((i\d+) (-?\d+)\)|(?:\b(i\d+|ptr|float|double) )?(%[\w.]+)|\b(i\d+) (-?\d+)(?=[,)])"
+)
+"""A number for each lane, one for all, a name (with its type, unless that is a vector), a number."""
+
+
+class Step(NamedTuple):
+    """A function that kernels share: its name, which its text decides, its declaration, and the LLVM module with it."""
+
+    name: str
+    declaration: str
+    module: str
+
+
+@cache
+def code(step: Step) -> bytes:
+    """The object code of a step."""
+    return codegen.build(step.module, quickly=True)
+
+
+def shared(module: str) -> tuple[str, list[Step]]:
+    """The LLVM module of a kernel, with calls of steps for what its function @warp does with vectors, and these steps."""
+    kernel = _Kernel(module)
+    return kernel.text(), list(kernel.steps.values())
+
+
+class _Kernel:
+    """A kernel while its lines are written anew. In the block in progress, `places` names the memory of vectors, and of several
+    as one value; `words` has predicates; `splats` the type and name of the number that all lanes are, `lanes` of one that is to
+    be in all."""
+
+    def __init__(self, module: str) -> None:
+        self.functions = {found[1]: found[0] for found in _FUNCTION.finditer(module)}
+        self.declarations = {found[1]: found[0] for found in _DECLARATION.finditer(module)}
+        self.steps: dict[str, Step] = {}
+        self.lines: list[str] = []
+        self.slots: defaultdict[int, int] = defaultdict(int)  # how many there are, by their bytes
+
+    def text(self) -> str:
+        """The module."""
+        head, _, *lines = self.functions["warp"].splitlines()
+        starts = [0, *(i for i, line in enumerate(lines) if _BLOCK.fullmatch(line)), len(lines)]
+        for first, last in pairwise(starts):
+            self.block(lines[first:last])
+        slots = [f"  {_slot(size, k)} = alloca i8, i32 {size}, align 64" for size, n in self.slots.items() for k in range(n)]
+        called = {name for line in self.lines for name in _CALLED.findall(line)}
+        declared = [line for name, line in self.declarations.items() if name in called]
+        declared += [step.declaration for step in self.steps.values()]
+        head = head.replace(") {", ') nounwind "no-jump-tables"="true" {')  # no data, as `small` of `build` wants it
+        return "\n".join([*declared, head, "entry:", *slots, *self.lines, "!0 = !{}", ""])
+
+    def block(self, lines: list[str]) -> None:
+        """Write a block, which has no vectors but its own. A slot is free again once what it holds has been read."""
+        self.places: dict[str, str] = {}
+        self.kinds: dict[str, str] = {}
+        self.words: dict[str, str] = {}
+        self.splats: dict[str, tuple[str, str]] = {}
+        self.lanes: dict[str, tuple[str, str]] = {}
+        self.free = {size: [_slot(size, k) for k in range(n)] for size, n in self.slots.items()}
+        self.taken: dict[str, tuple[int, str]] = {}
+        ends = _ends(lines)
+        for i, line in enumerate(lines):
+            found = _INSTRUCTION.fullmatch(line)
+            if found is None or not _STEPS.search(line) or found[3] in ("alloca", "getelementptr"):
+                self.lines.append(line)
+                continue
+            for name in ends.get(i, ()):
+                if name in self.taken:
+                    size, slot = self.taken.pop(name)
+                    self.free[size].append(slot)
+            result, text, opcode = found[1] or "", found[2], found[3]
+            if not self.written(result, text, opcode):
+                self.call(result, text, opcode)
+
+    def written(self, result: str, text: str, opcode: str) -> bool:
+        """Write what needs no step; False if it needs one."""
+        names = _NAME.findall(text)
+        if opcode == "extractvalue":
+            whole, index = names[0], int(text.rpartition(", ")[2])
+            members = _members(self.kinds[whole])
+            offset = sum(_BYTES[kind] for kind in members[:index])
+            self.places[result], self.kinds[result] = result, members[index]
+            self.lines.append(f"  {result} = getelementptr i8, ptr {self.places[whole]}, i64 {offset}")
+            if members[index] == _WORD:
+                self.words[result] = f"{result}.w"
+                self.lines.append(f"  {result}.w = load i32, ptr {result}, align 64")
+        elif opcode == "bitcast" and text.endswith(f" to {_WORD}"):
+            self.words[result] = text.split()[2]
+        elif opcode == "bitcast" and text.startswith(f"bitcast {_WORD} "):
+            self.lines.append(f"  {result} = or i32 {self.word(text[len(f'bitcast {_WORD} ') : -len(' to i32')])}, 0")
+        elif opcode == "bitcast" and names and names[0] in self.places:
+            self.places[result], self.kinds[result] = self.places[names[0]], text.rpartition(" to ")[2]
+        elif opcode in ("and", "or", "xor") and _WORD in text:
+            left, right = text[len(f"{opcode} {_WORD} ") :].split(", ", 1)
+            self.lines.append(f"  {result} = {opcode} i32 {self.word(left)}, {self.word(right)}")
+            self.words[result] = result
+        elif lane := _LANE.fullmatch(text):
+            self.lanes[result] = lane[1], lane[2]
+        elif (lanes := _LANES.fullmatch(text)) and lanes[1] in self.lanes:
+            self.splats[result] = type, number = self.lanes[lanes[1]]
+            if type == "i1":
+                self.lines.append(f"  {result} = sext i1 {number} to i32")
+                self.words[result] = result
+        else:
+            return False
+        return True
+
+    def word(self, predicates: str) -> str:
+        """32 predicates as LLVM spells a number."""
+        if predicates.startswith("<"):
+            return str(sum(("true" in one) << lane for lane, one in enumerate(predicates.split(","))))
+        return self.words.get(predicates) or _WORDS[predicates]
+
+    def call(self, result: str, text: str, opcode: str) -> None:
+        """Write the call of a step instead of an instruction."""
+        before: list[str] = []
+        parameters: list[str] = []
+        arguments: list[str] = []
+        numbers = opcode == "call" and "@llvm." not in text
+        splats = opcode not in ("shl", "lshr", "ashr", "udiv", "urem")  # much more is made of these where they are known
+
+        def parameter(type: str, argument: str) -> str:
+            parameters.append(f"{type} %p{len(parameters)}")
+            arguments.append(f"{type} {argument}")
+            return f"%p{len(parameters) - 1}"
+
+        def value(lines: list[str]) -> str:
+            *first, last = lines
+            before.extend([*first, f"%a{len(parameters)} = {last}"])
+            return f"%a{len(parameters)}"
+
+        def everywhere(type: str, argument: str) -> str:
+            number, lane = parameter(type, argument), f"%l{len(parameters)}"
+            first = f"{lane} = insertelement {vector(type)} poison, {type} {number}, i32 0"
+            return value([first, f"shufflevector {vector(type)} {lane}, {vector(type)} poison, <32 x i32> zeroinitializer"])
+
+        def operand(found: re.Match[str]) -> str:
+            splat_type, splat, type, name, number_type, number = found.groups()
+            if name in self.words:
+                return value([f"bitcast i32 {parameter('i32', self.words[name])} to {_WORD}"])
+            if name in self.splats:
+                return everywhere(*self.splats[name])
+            if name in self.places:
+                return value([f"load {self.kinds[name]}, ptr {parameter('ptr', self.places[name])}, align 64"])
+            if name is not None:
+                return f"{type} {parameter(type, name)}" if type else parameter(_NUMBER.findall(text)[0], name)
+            if splats and splat is not None and splat_type != "i1":
+                return everywhere(splat_type, splat)
+            if numbers and number is not None:
+                return f"{number_type} {parameter(number_type, number)}"
+            return found[0]
+
+        done, kind = _OPERAND.sub(operand, text), _kind(text, opcode)
+        returned, after = kind, [f"ret {kind} %r"]
+        if kind == "void":
+            after = ["ret void"]
+        elif kind == _WORD:
+            returned, after = "i32", [f"%w = bitcast {kind} %r to i32", "ret i32 %w"]
+            self.words[result] = result
+        elif kind[0] in "<{":
+            returned, after = "void", [*_stores(kind, parameter("ptr", self.place(result, kind))), "ret void"]
+        name = self.step(returned, parameters, [*before, done if kind == "void" else f"%r = {done}", *after])
+        called = f"call {returned} @{name}({', '.join(arguments)})"
+        self.lines.append(f"  {called}" if returned == "void" else f"  {result} = {called}")
+
+    def place(self, result: str, kind: str) -> str:
+        """Memory for a result."""
+        size = sum(_BYTES[member] for member in _members(kind))
+        if not self.free.setdefault(size, []):
+            self.free[size].append(_slot(size, self.slots[size]))
+            self.slots[size] += 1
+        self.places[result], self.kinds[result] = self.free[size].pop(), kind
+        self.taken[result] = size, self.places[result]
+        return self.places[result]
+
+    def step(self, returned: str, parameters: list[str], lines: list[str]) -> str:
+        """The name of the step with these lines, which the kernel is linked with."""
+        body = "\n  ".join(lines)
+        key = f"{returned} {', '.join(parameters)} {body}"
+        if key not in self.steps:
+            text = f"({', '.join(parameters)}) {{\n  {body}\n}}"
+            needed = self.needed(body)
+            digest = hashlib.sha256("\n".join([*needed, returned, text]).encode()).hexdigest()
+            name = f"step.{digest[:32]}"
+            types = ", ".join(parameter.split()[0] for parameter in parameters)
+            defined = "\n".join([*needed, f"define {returned} @{name}{text}", ""])
+            self.steps[key] = Step(name, f"declare {returned} @{name}({types})", defined)
+        return self.steps[key].name
+
+    def needed(self, body: str) -> list[str]:
+        """The functions that a step calls, and the declarations of those elsewhere."""
+        found: dict[str, str] = {}
+        work = _CALLED.findall(body)
+        while work:
+            name = work.pop()
+            if name not in found and name in self.functions:
+                found[name] = _renamed(self.functions[name])
+                work += _CALLED.findall(found[name])
+            elif name not in found:
+                found[name] = self.declarations[name]
+        return [found[name] for name in sorted(found)]
+
+
+def _ends(lines: list[str]) -> dict[int, list[str]]:
+    """By the number of the line that reads it last, what lies in memory. What is read in another piece between labels than the
+    one that made it may be read there again, and so has no such line."""
+    owner: dict[str, str] = {}
+    made: dict[str, int] = {}
+    last: dict[str, int | None] = {}
+    piece = 0
+    for i, line in enumerate(lines):
+        result, _, text = line.rpartition(" = ")
+        if not result and line.endswith(":"):
+            piece += 1
+            continue
+        for name in _NAME.findall(text):
+            name = owner.get(name, name)
+            last[name] = i if made.get(name) == piece and last.get(name, i) is not None else None
+        if result:
+            result = result.strip()
+            made[result] = piece
+            if text.startswith(("extractvalue ", "bitcast <")) and (names := _NAME.findall(text)):
+                owner[result] = owner.get(names[0], names[0])
+    ends: defaultdict[int, list[str]] = defaultdict(list)
+    for name, end in last.items():
+        if end is not None:
+            ends[end].append(name)
+    return ends
+
+
+def _kind(text: str, opcode: str) -> str:
+    """The LLVM type of what an instruction gives."""
+    if opcode == "store":
+        return "void"
+    if opcode in ("icmp", "fcmp"):
+        return _WORD if "<32 x" in text else "i1"
+    if opcode == "extractelement":
+        return text.split()[3].removesuffix(">")
+    found = _CONVERTED.fullmatch(text) or _CHOSEN.match(text) or _TYPE.match(text)
+    if found is None:
+        raise PtxGenError(f"the emulator wrote an instruction whose result is not known: {text}")
+    return found[1]
+
+
+def _members(kind: str) -> list[str]:
+    """The vectors of a value of several, or the one that it is."""
+    return kind[2:-2].split(", ") if kind.startswith("{") else [kind]
+
+
+def _slot(size: int, number: int) -> str:
+    return f"%slot.{size}.{number}"
+
+
+def _stores(kind: str, place: str) -> list[str]:
+    """Lines that put %r into memory."""
+    if not kind.startswith("{"):
+        return [f"store {kind} %r, ptr {place}, align 64"]
+    lines, offset = [], 0
+    for i, member in enumerate(_members(kind)):
+        lines.append(f"%r{i} = extractvalue {kind} %r, {i}")
+        lines.append(f"%at{i} = getelementptr i8, ptr {place}, i64 {offset}")
+        if member == _WORD:
+            lines.append(f"%w{i} = bitcast {member} %r{i} to i32")
+        lines.append(f"store {'i32 %w' if member == _WORD else f'{member} %r'}{i}, ptr %at{i}, align 64")
+        offset += _BYTES[member]
+    return lines
+
+
+def _renamed(function: str) -> str:
+    """A function with its values numbered from 0, so that it is the same text in every kernel."""
+    names: dict[str, str] = {}
+    return _NAME.sub(lambda found: names.setdefault(found[0], f"%n{len(names)}"), function)
