@@ -27,7 +27,6 @@ _DECLARATION = re.compile(r"^declare [^@]*@([\w.]+)\(.*$", re.MULTILINE)
 _CALLED = re.compile(r"@([\w.]+)")
 _NAME = re.compile(r"%[\w.]+")
 _BLOCK = re.compile(r"b\d+:")
-_INSTRUCTION = re.compile(r"  (?:(%[\w.]+) = )?((\w+).*)")
 _STEPS = re.compile(r"<32 x|\b(?:float|double)\b")
 """What LLVM has no quick way for, or puts numbers into memory for that may be too far away."""
 _CONVERTED = re.compile(r"(?!call|load)\w+ .* to (.*)")
@@ -40,6 +39,33 @@ _OPERAND = re.compile(
     r"<i\d+ [^>]*>|splat \((i\d+) (-?\d+)\)|(?:\b(i\d+|ptr|float|double) )?(%[\w.]+)|\b(i\d+) (-?\d+)(?=[,)])"
 )
 """A number for each lane, one for all, a name (with its type, unless that is a vector), a number."""
+
+
+class _Line(NamedTuple):
+    """An instruction: its result or nothing, what it says, its opcode and the names in it. Of a label, all is empty."""
+
+    whole: str
+    result: str
+    text: str
+    opcode: str
+    names: list[str]
+
+    @classmethod
+    def read(cls, line: str) -> _Line:
+        if not line.startswith("  "):
+            return cls(line, "", "", "", [])
+        result, _, text = line[2:].rpartition(" = ")
+        return cls(line, result, text, text.partition(" ")[0], _NAME.findall(text))
+
+
+class _Called(NamedTuple):
+    """A step as it is called: its name, what it returns, the type of its result, and its arguments: their types, and the place
+    of the name among those of the instruction, or the number."""
+
+    name: str
+    returned: str
+    kind: str
+    arguments: list[tuple[str, int | str]]
 
 
 class Step(NamedTuple):
@@ -71,6 +97,7 @@ class _Kernel:
         self.functions = {found[1]: found[0] for found in _FUNCTION.finditer(module)}
         self.declarations = {found[1]: found[0] for found in _DECLARATION.finditer(module)}
         self.steps: dict[str, Step] = {}
+        self.known: dict[tuple[str, ...], _Called] = {}
         self.lines: list[str] = []
         self.slots: defaultdict[int, int] = defaultdict(int)  # how many there are, by their bytes
 
@@ -96,23 +123,22 @@ class _Kernel:
         self.lanes: dict[str, tuple[str, str]] = {}
         self.free = {size: [_slot(size, k) for k in range(n)] for size, n in self.slots.items()}
         self.taken: dict[str, tuple[int, str]] = {}
-        ends = _ends(lines)
-        for i, line in enumerate(lines):
-            found = _INSTRUCTION.fullmatch(line)
-            if found is None or not _STEPS.search(line) or found[3] in ("alloca", "getelementptr"):
-                self.lines.append(line)
+        read = [_Line.read(line) for line in lines]
+        ends = _ends(read)
+        for i, line in enumerate(read):
+            if not line.opcode or line.opcode in ("alloca", "getelementptr") or not _STEPS.search(line.whole):
+                self.lines.append(line.whole)
                 continue
             for name in ends.get(i, ()):
                 if name in self.taken:
                     size, slot = self.taken.pop(name)
                     self.free[size].append(slot)
-            result, text, opcode = found[1] or "", found[2], found[3]
-            if not self.written(result, text, opcode):
-                self.call(result, text, opcode)
+            if not self.written(line):
+                self.call(line)
 
-    def written(self, result: str, text: str, opcode: str) -> bool:
+    def written(self, line: _Line) -> bool:
         """Write what needs no step; False if it needs one."""
-        names = _NAME.findall(text)
+        _, result, text, opcode, names = line
         if opcode == "extractvalue":
             whole, index = names[0], int(text.rpartition(", ")[2])
             members = _members(self.kinds[whole])
@@ -132,9 +158,9 @@ class _Kernel:
             left, right = text[len(f"{opcode} {_WORD} ") :].split(", ", 1)
             self.lines.append(f"  {result} = {opcode} i32 {self.word(left)}, {self.word(right)}")
             self.words[result] = result
-        elif lane := _LANE.fullmatch(text):
+        elif opcode == "insertelement" and (lane := _LANE.fullmatch(text)):
             self.lanes[result] = lane[1], lane[2]
-        elif (lanes := _LANES.fullmatch(text)) and lanes[1] in self.lanes:
+        elif opcode == "shufflevector" and (lanes := _LANES.fullmatch(text)) and lanes[1] in self.lanes:
             self.splats[result] = type, number = self.lanes[lanes[1]]
             if type == "i1":
                 self.lines.append(f"  {result} = sext i1 {number} to i32")
@@ -149,39 +175,65 @@ class _Kernel:
             return str(sum(("true" in one) << lane for lane, one in enumerate(predicates.split(","))))
         return self.words.get(predicates) or _WORDS[predicates]
 
-    def call(self, result: str, text: str, opcode: str) -> None:
+    def call(self, line: _Line) -> None:
         """Write the call of a step instead of an instruction."""
+        held = [self.held(name) for name in line.names]
+        key = (_NAME.sub("%", line.text), *(kind for kind, _ in held))
+        called = self.known.get(key)
+        if called is None:
+            called = self.known[key] = self.define(line, [kind for kind, _ in held])
+        given = [f"{type} {held[which][1] if isinstance(which, int) else which}" for type, which in called.arguments]
+        if called.kind == _WORD:
+            self.words[line.result] = line.result
+        elif called.kind[0] in "<{":
+            given.append(f"ptr {self.place(line.result, called.kind)}")
+        text = f"call {called.returned} @{called.name}({', '.join(given)})"
+        self.lines.append(f"  {text}" if called.returned == "void" else f"  {line.result} = {text}")
+
+    def held(self, name: str) -> tuple[str, str]:
+        """How a name is held, and what is passed for it: `word`, the type of a number that all lanes are, the LLVM type of what
+        is in memory, or nothing for what is a number itself."""
+        if name in self.words:
+            return "word", self.words[name]
+        if name in self.splats:
+            return self.splats[name]
+        if name in self.places:
+            return self.kinds[name], self.places[name]
+        return "", name
+
+    def define(self, line: _Line, held: list[str]) -> _Called:
+        """The step that does what an instruction says, of operands that are held so."""
+        text, opcode = line.text, line.opcode
         before: list[str] = []
-        parameters: list[str] = []
-        arguments: list[str] = []
+        arguments: list[tuple[str, int | str]] = []
         numbers = opcode == "call" and "@llvm." not in text
         splats = opcode not in ("shl", "lshr", "ashr", "udiv", "urem")  # much more is made of these where they are known
+        places = iter(range(len(held)))
 
-        def parameter(type: str, argument: str) -> str:
-            parameters.append(f"{type} %p{len(parameters)}")
-            arguments.append(f"{type} {argument}")
-            return f"%p{len(parameters) - 1}"
+        def parameter(type: str, argument: int | str) -> str:
+            arguments.append((type, argument))
+            return f"%p{len(arguments) - 1}"
 
-        def value(lines: list[str]) -> str:
-            *first, last = lines
-            before.extend([*first, f"%a{len(parameters)} = {last}"])
-            return f"%a{len(parameters)}"
+        def value(text: str) -> str:
+            before.append(f"%a{len(arguments)} = {text}")
+            return f"%a{len(arguments)}"
 
-        def everywhere(type: str, argument: str) -> str:
-            number, lane = parameter(type, argument), f"%l{len(parameters)}"
-            first = f"{lane} = insertelement {vector(type)} poison, {type} {number}, i32 0"
-            return value([first, f"shufflevector {vector(type)} {lane}, {vector(type)} poison, <32 x i32> zeroinitializer"])
+        def everywhere(type: str, argument: int | str) -> str:
+            number, lane, kind = parameter(type, argument), f"%l{len(arguments)}", vector(type)
+            before.append(f"{lane} = insertelement {kind} poison, {type} {number}, i32 0")
+            return value(f"shufflevector {kind} {lane}, {kind} poison, <32 x i32> zeroinitializer")
 
         def operand(found: re.Match[str]) -> str:
             splat_type, splat, type, name, number_type, number = found.groups()
-            if name in self.words:
-                return value([f"bitcast i32 {parameter('i32', self.words[name])} to {_WORD}"])
-            if name in self.splats:
-                return everywhere(*self.splats[name])
-            if name in self.places:
-                return value([f"load {self.kinds[name]}, ptr {parameter('ptr', self.places[name])}, align 64"])
             if name is not None:
-                return f"{type} {parameter(type, name)}" if type else parameter(_NUMBER.findall(text)[0], name)
+                place = next(places)
+                if held[place] == "word":
+                    return value(f"bitcast i32 {parameter('i32', place)} to {_WORD}")
+                if held[place][:1] in ("<", "{"):
+                    return value(f"load {held[place]}, ptr {parameter('ptr', place)}, align 64")
+                if held[place]:
+                    return everywhere(held[place], place)
+                return f"{type} {parameter(type, place)}" if type else parameter(_NUMBER.findall(text)[0], place)
             if splats and splat is not None and splat_type != "i1":
                 return everywhere(splat_type, splat)
             if numbers and number is not None:
@@ -189,17 +241,18 @@ class _Kernel:
             return found[0]
 
         done, kind = _OPERAND.sub(operand, text), _kind(text, opcode)
-        returned, after = kind, [f"ret {kind} %r"]
+        types = [type for type, _ in arguments]
         if kind == "void":
-            after = ["ret void"]
+            returned, after = kind, ["ret void"]
         elif kind == _WORD:
             returned, after = "i32", [f"%w = bitcast {kind} %r to i32", "ret i32 %w"]
-            self.words[result] = result
         elif kind[0] in "<{":
-            returned, after = "void", [*_stores(kind, parameter("ptr", self.place(result, kind))), "ret void"]
-        name = self.step(returned, parameters, [*before, done if kind == "void" else f"%r = {done}", *after])
-        called = f"call {returned} @{name}({', '.join(arguments)})"
-        self.lines.append(f"  {called}" if returned == "void" else f"  {result} = {called}")
+            returned, after = "void", [*_stores(kind, f"%p{len(types)}"), "ret void"]
+            types.append("ptr")
+        else:
+            returned, after = kind, [f"ret {kind} %r"]
+        name = self.step(returned, types, [*before, done if kind == "void" else f"%r = {done}", *after])
+        return _Called(name, returned, kind, arguments)
 
     def place(self, result: str, kind: str) -> str:
         """Memory for a result."""
@@ -211,19 +264,16 @@ class _Kernel:
         self.taken[result] = size, self.places[result]
         return self.places[result]
 
-    def step(self, returned: str, parameters: list[str], lines: list[str]) -> str:
+    def step(self, returned: str, types: list[str], lines: list[str]) -> str:
         """The name of the step with these lines, which the kernel is linked with."""
         body = "\n  ".join(lines)
-        key = f"{returned} {', '.join(parameters)} {body}"
-        if key not in self.steps:
-            text = f"({', '.join(parameters)}) {{\n  {body}\n}}"
-            needed = self.needed(body)
-            digest = hashlib.sha256("\n".join([*needed, returned, text]).encode()).hexdigest()
-            name = f"step.{digest[:32]}"
-            types = ", ".join(parameter.split()[0] for parameter in parameters)
-            defined = "\n".join([*needed, f"define {returned} @{name}{text}", ""])
-            self.steps[key] = Step(name, f"declare {returned} @{name}({types})", defined)
-        return self.steps[key].name
+        needed = self.needed(body)
+        text = f"({', '.join(f'{type} %p{i}' for i, type in enumerate(types))}) {{\n  {body}\n}}\n"
+        name = f"step.{hashlib.sha256('|'.join([*needed, returned, text]).encode()).hexdigest()[:32]}"
+        if name not in self.steps:
+            defined = "\n".join([*needed, f"define {returned} @{name}{text}"])
+            self.steps[name] = Step(name, f"declare {returned} @{name}({', '.join(types)})", defined)
+        return name
 
     def needed(self, body: str) -> list[str]:
         """The functions that a step calls, and the declarations of those elsewhere."""
@@ -239,7 +289,7 @@ class _Kernel:
         return [found[name] for name in sorted(found)]
 
 
-def _ends(lines: list[str]) -> dict[int, list[str]]:
+def _ends(lines: list[_Line]) -> dict[int, list[str]]:
     """By the number of the line that reads it last, what lies in memory. What is read in another piece between labels than the
     one that made it may be read there again, and so has no such line."""
     owner: dict[str, str] = {}
@@ -247,18 +297,15 @@ def _ends(lines: list[str]) -> dict[int, list[str]]:
     last: dict[str, int | None] = {}
     piece = 0
     for i, line in enumerate(lines):
-        result, _, text = line.rpartition(" = ")
-        if not result and line.endswith(":"):
+        if not line.opcode:
             piece += 1
-            continue
-        for name in _NAME.findall(text):
+        for name in line.names:
             name = owner.get(name, name)
             last[name] = i if made.get(name) == piece and last.get(name, i) is not None else None
-        if result:
-            result = result.strip()
-            made[result] = piece
-            if text.startswith(("extractvalue ", "bitcast <")) and (names := _NAME.findall(text)):
-                owner[result] = owner.get(names[0], names[0])
+        if line.result:
+            made[line.result] = piece
+            if line.opcode in ("extractvalue", "bitcast") and line.names:
+                owner[line.result] = owner.get(line.names[0], line.names[0])
     ends: defaultdict[int, list[str]] = defaultdict(list)
     for name, end in last.items():
         if end is not None:
