@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -92,6 +93,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[NEVER_ESSENTIAL] = essential.files_without_essential(without_gpu)
     everything = config.args == config.getini("testpaths")
     config.stash[GONE] = sorted(essential.recorded() - {item.nodeid for item in items}) if everything else []
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end. Looking through it for garbage again and again took a tenth of the
+    processors: texts and programs are many small objects."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -35,6 +35,7 @@ _TYPE = re.compile(r"\w+ (?:volatile )?(<32 x \w+>|\{ [^}]* \}|\w+)")
 _NUMBER = re.compile(r"\b(?:i\d+|float|double)\b")
 _LANE = re.compile(r"insertelement <32 x (\w+)> poison, \w+ (\S+), i32 0")
 _LANES = re.compile(r"shufflevector <32 x \w+> (%[\w.]+), <32 x \w+> poison, <32 x i32> zeroinitializer")
+_PREDICATES = re.compile(r"<[^>]*>|[^, ][^,]*")
 _OPERAND = re.compile(
     r"<i\d+ [^>]*>|splat \((i\d+) (-?\d+)\)|(?:\b(i\d+|ptr|float|double) )?(%[\w.]+)|\b(i\d+) (-?\d+)(?=[,)])"
 )
@@ -155,7 +156,7 @@ class _Kernel:
         elif opcode == "bitcast" and names and names[0] in self.places:
             self.places[result], self.kinds[result] = self.places[names[0]], text.rpartition(" to ")[2]
         elif opcode in ("and", "or", "xor") and _WORD in text:
-            left, right = text[len(f"{opcode} {_WORD} ") :].split(", ", 1)
+            left, right = _PREDICATES.findall(text, len(f"{opcode} {_WORD} "))
             self.lines.append(f"  {result} = {opcode} i32 {self.word(left)}, {self.word(right)}")
             self.words[result] = result
         elif opcode == "insertelement" and (lane := _LANE.fullmatch(text)):
