@@ -88,6 +88,7 @@ REQUIRED: Final = {"block_count", "context_length", "embedding_length", "feed_fo
 ALSO_REQUIRED: Final = {
     "cohere2": {"attention.sliding_window", "logit_scale"},
     "granite": {"logit_scale"},
+    "granitemoe": {"logit_scale"},
     "qwen2vl": {"rope.dimension_sections"},
     "qwen3vl": {"rope.dimension_sections"},
     "qwen3tts": {"rope.dimension_sections"},
