@@ -10,9 +10,9 @@ from executor.layers.graph.gathers import GatherParts, own_shape
 from executor.layers.graph.operations import Activate, Operation, Swiglu
 from executor.layers.graph.products import project_with_bias
 from executor.layers.graph.values import StepValue, lines
-from executor.layers.indexed import ACTIVATIONS
+from executor.layers.indexed import activation_name
 from executor.layers.projection import Projection
-from executor.layers.shape import Activation
+from executor.layers.shape import Ungated, Xielu
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 
@@ -43,7 +43,7 @@ class FeedForward:
     up: Projection
     down: Projection
     gate: Projection | None = None
-    activation: Activation = "silu"
+    activation: Ungated = "silu"
     biases: Mapping[str, GpuBuffer] = field(default_factory=dict)
 
 
@@ -51,8 +51,8 @@ def activate(f: FeedForward, b: FfnBuffers, x: StepValue, made: StepValue, layer
     """made = activation(gate(x)) * up(x), of all ranks; x, made: f32[hidden] and f32[ff] of each token."""
     upped = StepValue.of(b.up, x.tokens)
     own = made if b.gathered is None else StepValue.of(b.activated, x.tokens)
-    name = ACTIVATIONS[f.activation, f.gate is not None]
-    if f.gate is not None:
+    name = activation_name(f.activation, f.gate is not None)
+    if f.gate is not None and not isinstance(f.activation, Xielu):
         gated = StepValue.of(b.gate, x.tokens)
         yield from project_with_bias("ffn_gate", f.gate, x, gated, f.biases.get("ffn_gate"), layer)
         yield from project_with_bias("ffn_up", f.up, x, upped, f.biases.get("ffn_up"), layer)

@@ -11,7 +11,7 @@ from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile
 from executor.launch.launch import LayerOperation
 from executor.layers.projection import Projection, bind, bind_rows
-from executor.layers.shape import Activation, LayerForm, LayerShape
+from executor.layers.shape import Activation, LayerForm, LayerShape, Ungated, Xielu
 from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import LoadedWeight
 from ptxgen.types import F32
@@ -38,8 +38,11 @@ ACTIVATIONS: Final[Mapping[tuple[Activation, bool], str]] = {
 }
 """The operation in the middle of a feed-forward network, by its activation and whether it is gated."""
 
+XIELU: Final = "ffn_xielu"
+"""That of an activation with numbers."""
+
 OUTPUTS = {"attn_norm": "y", "attention": "out", "attn_gated": "y", "ffn_norm": "y", "output_norm": "y"}
-OUTPUTS |= dict.fromkeys((*ACTIVATIONS.values(), "attn_sub_norm", "ffn_sub_norm"), "y")
+OUTPUTS |= dict.fromkeys((*ACTIVATIONS.values(), XIELU, "attn_sub_norm", "ffn_sub_norm"), "y")
 """These operations, and which argument of their kernel is the vector."""
 
 LAYER_OUTPUTS = tuple(operation for operation in OUTPUTS if operation != INPUTS["output"])
@@ -52,13 +55,18 @@ BLOCK = "blk.{}"
 """How GGUF files name a layer."""
 
 
+def activation_name(activation: Ungated, gated: bool) -> str:
+    """The operation in the middle of a feed-forward network."""
+    return XIELU if isinstance(activation, Xielu) else ACTIVATIONS[activation, gated]
+
+
 def input_of(role: str, form: LayerForm) -> str | None:
     """The operation that makes the vector which a matrix of a layer multiplies. None if it is the residual stream, in which
     outliers are not looked for."""
     if role == "ffn_down":
         if form.norms.activated is not None:
             return "ffn_sub_norm"
-        return ACTIVATIONS[form.activation, form.gated]
+        return activation_name(form.activation, form.gated)
     norms, made = form.norms, INPUTS[role]
     if made == "attention" and norms.attended is not None:
         return "attn_sub_norm"

@@ -12,6 +12,20 @@ RopeStyle = Literal["adjacent", "neox"]
 ROPE_STYLES: Final[tuple[RopeStyle, ...]] = get_args(RopeStyle)
 NormKind = Literal["rms", "layer"]
 Activation = Literal["silu", "gelu", "relu2", "sigmoid"]
+
+
+@dataclass(frozen=True)
+class Xielu:
+    """An activation with numbers, all above 0: see ptxgen/kernels/activation/elementwise.py."""
+
+    alpha_n: float
+    alpha_p: float
+    beta: float
+    margin: float
+
+
+Ungated = Activation | Xielu
+"""What a network without a gate may have."""
 QkNorm = Literal["heads", "row", "rotated", "rows"]
 
 
@@ -57,7 +71,7 @@ class LayerForm:
     norm_kind: NormKind = "rms"
     norms_weighted: bool = True
     parallel: bool = False
-    activation: Activation = "silu"
+    activation: Ungated = "silu"
     gated: bool = True
     residual_scale: float = 1.0
     scores: Scoring = PLAIN_SCORES

@@ -12,8 +12,8 @@ from typing import Any, Final
 from executor.base.errors import UnsupportedModel
 from executor.gguf.directory import Value
 from executor.gguf.gguf_file import GgufFile
-from executor.layers.graph.operations import ACTIVATIONS
-from executor.layers.shape import NormKind
+from executor.layers.graph.operations import activation_kernel
+from executor.layers.shape import NormKind, Xielu
 from executor.model.model_file import KEYS, check_tensors, naming_what_runs, read_spec, size
 from executor.model.spec import Block, ModelSpec
 from ptxgen.errors import ShapeError
@@ -57,7 +57,9 @@ def require_kernels(spec: ModelSpec, metadata: Mapping[str, Value], path: Path) 
 
 def _probes(block: Block) -> list[Callable[[], object]]:
     a, f = block.mixer, block.ffn
-    activation = partial(FusedSwiglu, activation=f.activation) if f.gated else ACTIVATIONS[f.activation]
+    activation: Callable[..., object] = partial(activation_kernel, f.activation)
+    if f.gated and not isinstance(f.activation, Xielu):
+        activation = partial(FusedSwiglu, activation=f.activation)
     sizes: dict[str, Any] = {"heads": a.heads, "kv_heads": a.kv_heads, "head_dim": a.head_dim, "max_len": 1}
     probes: list[Callable[[], object]] = [lambda: ContiguousAttention(True, **sizes, scores=a.scores)] if a.kv_heads else []
     probes += [lambda: activation(n=f.ff)] if f.ff else []

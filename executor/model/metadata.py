@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
@@ -130,6 +130,18 @@ class Metadata:
             self.fail(f"{self.name(key)} is {quoted(value)}; allowed: whole numbers, or true and false")
         return [int(number) for number in numbers]  # type: ignore[arg-type]
 
+    def of_layers(self, key: str) -> Sequence[float]:
+        """For each layer its number: of a key without the name of the architecture, which has one for all, or an array with
+        one for each."""
+        value, layers = self._file.metadata.get(key), self.layers()
+        if value is None:
+            self.fail(f"metadata key {key} is missing")
+        numbers: list[Any] = value.tolist() if isinstance(value, np.ndarray) else value if isinstance(value, list) else []
+        numbers = numbers or [value] * layers
+        if len(numbers) != layers or not all(_is_number(number) for number in numbers):
+            self.fail(f"{key} is {quoted(value)}; allowed: a finite number, or one for each of the {layers} layers")
+        return [float(number) for number in numbers]
+
     def epsilon(self, key: str, default: float | None = None) -> float:
         """A number between 0 and 1."""
         eps = self.positive(key, default)
@@ -178,6 +190,10 @@ class Metadata:
         if isinstance(value, bool) or not isinstance(value, int | None):
             self.fail(f"{self.name('pooling_type')} is {quoted(value)}; allowed: one whole number")
         return value or 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def in_layer(tensor: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from executor.gguf.directory import Value
-from executor.layers.shape import PRE_NORMS, Activation, BlockNorms, NormKind, QkNorm
+from executor.layers.shape import PRE_NORMS, Activation, BlockNorms, NormKind, QkNorm, Ungated
 from executor.model.metadata import MAX_CONTEXT, Metadata
 from executor.model.spec import Attention, Block, Dense, ModelSpec, Norms, NormSpec, RopeSpec
 from executor.model.tensors import matrices_of
@@ -44,7 +44,7 @@ def dense_decoder(
     weighted: bool = True,
     norms: BlockNorms = PRE_NORMS,
     parallel: bool = False,
-    activation: Activation = "silu",
+    activation: Activation | Callable[[int], Ungated] = "silu",
     gated: bool = True,
     fused_gate: bool = False,
     gaps: bool = False,
@@ -67,11 +67,11 @@ def dense_decoder(
 ) -> ModelSpec:
     """A decoder of blocks of attention and a dense feed-forward network. The defaults are Llama's.
 
-    rope, scores: of every layer, or by its number. weighted: whether norms of the stream have weights; epsilon: of norms, where
-    the file does not say it. qk_norm: whether queries and keys are normalised; None: where the file has the tensors.
-    fused_gate: gate and up may be one tensor; gaps: layers may lack attention, or the network, and then as in llama.cpp both;
-    ff_share: the length in the file is so many times the network's width; classifier: files may have one. See spec.py for the
-    others."""
+    rope, scores, activation: of every layer, or by its number. weighted: whether norms of the stream have weights; epsilon: of
+    norms, where the file does not say it. qk_norm: whether queries and keys are normalised; None: where the file has the
+    tensors. fused_gate: gate and up may be one tensor; gaps: layers may lack attention, or the network, and then as in
+    llama.cpp both; ff_share: the length in the file is so many times the network's width; classifier: files may have one. See
+    spec.py for the others."""
     layers, spec = m.layers(), replace(norm_spec(m, norm, epsilon, "output_norm"), weighted=weighted)
     least, hidden = 0 if gaps else 1, m.integer("embedding_length")
     sizes = attention_sizes(m, least)
@@ -98,7 +98,8 @@ def dense_decoder(
             gated=gated_attention,
             fused=m.has(f"{name}attn_qkv.weight"),
         )
-        ffn = Dense(widths[layer], activation, gated, fused_gate and not m.has(f"{name}ffn_gate.weight"))
+        activated = activation if isinstance(activation, str) else activation(layer)
+        ffn = Dense(widths[layer], activated, gated, fused_gate and not m.has(f"{name}ffn_gate.weight"))
         block = Block(mixer, ffn, Norms(own, at, output_eps), parallel, residual_scale, biases)
         roles = matrices_of(mixer, ffn, hidden)
         return replace(block, scales=frozenset(role for role in roles if m.has(f"{name}{role}.scale")))

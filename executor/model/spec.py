@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from executor.layers.shape import LLAMA, PRE_NORMS, Activation, BlockNorms, LayerForm, LayerShape, NormKind, QkNorm, RopeStyle
+from executor.layers.shape import LLAMA, PRE_NORMS, BlockNorms, LayerForm, LayerShape, NormKind, QkNorm, RopeStyle, Ungated
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring
 from ptxgen.kernels.attention.temperature import Temperature
@@ -91,7 +91,7 @@ class Dense:
     none where ff is 0. fused: the matrices of gate and up are one tensor."""
 
     ff: int
-    activation: Activation = "silu"
+    activation: Ungated = "silu"
     gated: bool = True
     fused: bool = False
 

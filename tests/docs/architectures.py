@@ -15,6 +15,7 @@ from textwrap import fill
 from typing import Any, Final
 
 from executor.gguf.gguf_file import GgufFile
+from executor.layers.shape import Xielu
 from executor.model import architectures
 from executor.model.architectures import ARCHITECTURES
 from executor.model.model_file import read_spec
@@ -64,7 +65,9 @@ def features(spec: ModelSpec) -> Iterator[str]:
         yield "norms inside"
     if block.parallel:
         yield "parallel"
-    if (kind := (ffn.activation, ffn.gated)) in ACTIVATIONS:
+    if isinstance(ffn.activation, Xielu):
+        yield "xIELU"
+    elif (kind := (ffn.activation, ffn.gated)) in ACTIVATIONS:
         yield ACTIVATIONS[kind]
     if mixer.qk_norm is not None:
         yield "QK-norm"

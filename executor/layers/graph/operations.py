@@ -11,9 +11,10 @@ from typing import Any, Final
 from executor.layers.graph.binding import Binding, shaped
 from executor.layers.graph.rows import enqueue_rows, for_rows
 from executor.layers.graph.values import Form, StepValue
-from executor.layers.shape import Activation, NormKind
+from executor.layers.shape import Activation, NormKind, Ungated, Xielu
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import HalfForm, KernelType
+from ptxgen.kernels.activation import elementwise as kernels
 from ptxgen.kernels.activation.activated import Activated
 from ptxgen.kernels.activation.bias import BiasAdd
 from ptxgen.kernels.activation.elementwise import AddInPlace, Gelu, Silu, SquaredRelu
@@ -24,6 +25,11 @@ from ptxgen.kernels.norm.rmsnorm import RmsNorm
 
 ACTIVATIONS: Final[Mapping[Activation, type[Activated]]] = {"silu": Silu, "gelu": Gelu, "relu2": SquaredRelu}
 """The kernels of activations without a gate."""
+
+
+def activation_kernel(activation: Ungated, n: int) -> Activated:
+    """That of n values."""
+    return kernels.Xielu(n, **asdict(activation)) if isinstance(activation, Xielu) else ACTIVATIONS[activation](n=n)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -196,7 +202,7 @@ class Activate(Operation):
 
     x: StepValue
     y: StepValue
-    activation: Activation
+    activation: Ungated
     leaves: Form | None = None
 
     @property
@@ -208,7 +214,7 @@ class Activate(Operation):
         return (self.y,)
 
     def bind(self, b: Binding) -> None:
-        kernel = ACTIVATIONS[self.activation](n=self.y.width)
+        kernel = activation_kernel(self.activation, self.y.width)
         _activate(b, self.name, kernel, self.y, self.leaves, x=self.x.flat)
 
 

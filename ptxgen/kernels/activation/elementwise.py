@@ -15,8 +15,9 @@ from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.activation.activated import Activated
 from ptxgen.kernels.activation.element import Elementwise
-from ptxgen.kernels.activation.functions import GELU, SILU, SQUARED_RELU
+from ptxgen.kernels.activation.functions import GELU, SILU, SQUARED_RELU, Activation, xielu
 from ptxgen.kernels.registry import GIVEN, register
+from ptxgen.kernels.shape import require_factor
 
 
 @register(m=[None, GIVEN])
@@ -101,3 +102,34 @@ class SquaredRelu(Activated):
         yield cls(255)
         yield cls(37, m=7)
         yield from cls.form_cases()
+
+
+@register(digits=[None], m=[None, GIVEN], parts=[None], lane_run=[None])
+@register(digits=[GIVEN], m=[None, GIVEN], parts=[None], lane_run=[None])
+@register(digits=[None], m=[GIVEN], parts=[GIVEN], lane_run=[GIVEN])
+@dataclass(frozen=True)
+class Xielu(Activated):
+    """y = alpha_p x^2 + beta x of x above 0, else alpha_n (e^min(x, -margin) - 1 - x) + beta x. y, x: f32[n] or f32[m, n]; the
+    numbers: above 0; part of the text. The forms are those of Activated."""
+
+    operation = "xielu"
+    alpha_n: float = field(kw_only=True)
+    alpha_p: float = field(kw_only=True)
+    beta: float = field(kw_only=True)
+    margin: float = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_factor(self, "alpha_n", "alpha_p", "beta", "margin")
+
+    @property
+    def function(self) -> Activation:
+        """Of these numbers."""
+        return xielu(self.alpha_n, self.alpha_p, self.beta, self.margin)
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        numbers: Any = {"alpha_n": 1.42, "alpha_p": 1.1, "beta": 0.5, "margin": 1e-6}
+        yield cls(255, **numbers)
+        yield cls(37, m=7, **numbers)
+        yield from cls.form_cases(**numbers)

@@ -92,6 +92,38 @@ def _squared_relu(x: Float64) -> Float64:
     return np.maximum(x, 0.0) ** 2
 
 
+def xielu(alpha_n: float, alpha_p: float, beta: float, margin: float) -> Activation:
+    """Of x above 0 alpha_p x^2 + beta x, else alpha_n (e^min(x, -margin) - 1 - x) + beta x, as GGML defines it."""
+
+    def of_each(k: KernelBuilder, xs: Sequence[Value]) -> list[Value]:
+        found = []
+        for x in xs:
+            half = mathlib.tanh(k, k.op("min", x, -margin) * 0.5)  # e^y - 1 = 2 t / (1 - t), which does not cancel
+            below = k.fma((half + half) / (1.0 - half) - x, alpha_n, x * beta)
+            found.append(k.select(x > 0.0, k.fma(x, alpha_p, beta) * x, below))
+        return found
+
+    def falling(x: Float64) -> Float64:
+        grown: Float64 = np.expm1(np.minimum(x, -margin))
+        return grown
+
+    def exact(x: Float64) -> Float64:
+        below, above = (falling(x) - x) * alpha_n + beta * x, (alpha_p * x + beta) * x
+        return np.where(x > 0, above, below)
+
+    def bound(x: Float64) -> Float64:
+        """Below 0: tanh is off by 4 units, which 2 t / (1 - t) never makes more, its sum and division add one each, and margin
+        one; the difference, the constants, the products and the sum add one each. Above: the constants, the sum and the
+        product."""
+        grown = falling(x)
+        sum_of_sizes = abs(alpha_n) * (7 * np.abs(grown) + 2 * np.abs(grown - x)) + 2 * np.abs(beta * x)
+        below = sum_of_sizes + np.abs(exact(x))
+        above = 4 * (np.abs(alpha_p * x) + abs(beta)) * np.abs(x)
+        return np.where(x > 0, above, below) * (UNIT * (1 + 8 * UNIT))
+
+    return Activation(14, of_each, exact, bound)
+
+
 SILU: Final = Activation(4, mathlib.silu_of_each, _silu, _silu_bound)
 """x * sigmoid(x)."""
 

@@ -269,6 +269,24 @@ def test_a_layer_without_a_network_or_attention_needs_no_tensors_for_it(tmp_path
     assert shapes["blk.1.attn_output.weight"] == (64, 64)
 
 
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"xielu.beta": None}, "metadata key xielu.beta is missing"),
+        ({"xielu.beta": [0.5]}, r"xielu.beta is \[0.5\]; allowed: a finite number, or one for each of the 2 layers"),
+        ({"xielu.alpha_n": math.nan}, "xielu.alpha_n is nan; allowed: a finite number, or"),
+        ({"xielu.alpha_p": True}, "xielu.alpha_p is True; allowed: a finite number, or"),
+        ({"xielu.beta": 0.0}, r"xielu.eps are .*, 0.0 and .*; allowed: alphas of -80 to 80, beta above 0"),
+        ({"xielu.alpha_n": 1e4}, r"xielu.eps are 10000.0, .*; allowed: alphas of -80 to 80, beta above 0"),
+    ],
+)
+def test_numbers_of_xielu_that_cannot_be_are_named(keys: dict[str, Any], said: str, files: Mapping[str, GgufFile]) -> None:
+    file = files["apertus"]
+    given = {key: value for key, value in {**file.metadata, **keys}.items() if value is not None}
+    with pytest.raises(ModelError, match=said):
+        read_spec(changed(file, given))
+
+
 def test_a_model_without_any_attention_is_refused(files: Mapping[str, GgufFile]) -> None:
     file = files["deci"]
     none = {f"deci.attention.{key}": [0, 0] for key in ("head_count", "head_count_kv")}

@@ -10,7 +10,7 @@ import pytest
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.activation.element import Elementwise
-from ptxgen.kernels.activation.elementwise import AddInPlace, ElementwiseMul, Gelu, Silu, SquaredRelu
+from ptxgen.kernels.activation.elementwise import AddInPlace, ElementwiseMul, Gelu, Silu, SquaredRelu, Xielu
 from ptxgen.kernels.activation.functions import GATES
 from ptxgen.kernels.activation.scales import AddScaled, Softcap
 from ptxgen.kernels.activation.swiglu import FusedSwiglu
@@ -56,6 +56,13 @@ def test_a_sigmoid_has_its_ends_and_keeps_nan() -> None:
     x, ones = np.array([-np.inf, -100.0, 0.0, 100.0, np.inf, np.nan], np.float32), np.ones(6, np.float32)
     gated = run(FusedSwiglu(n=6, activation="sigmoid"), {"y": np.empty(6, np.float32), "gate": x, "up": ones})["y"]
     np.testing.assert_allclose(gated, np.array([0, 0, 0.5, 1, 1, np.nan], np.float32), atol=1e-37)
+
+
+def test_xielu_does_not_cancel_near_zero_and_keeps_nan() -> None:
+    x = np.array([-1e30, -1e3, -1e-3, -1e-7, 0.0, 1e-7, 10.0, 1e3], np.float32)
+    kernel, y = Xielu(8, alpha_n=1.42, alpha_p=1.1, beta=0.5, margin=1e-6), np.empty(8, np.float32)
+    check(kernel, {"y": y, "x": x})
+    assert np.isnan(run(kernel, {"y": y, "x": np.full(8, np.nan, np.float32)})["y"]).all()
 
 
 def test_relu_takes_away_what_is_negative_and_keeps_nan() -> None:
