@@ -18,7 +18,7 @@ from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.ring import rows_of
-from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring
+from ptxgen.kernels.attention.scores import PLAIN_SCORES, HeadScores, Scoring
 from ptxgen.kernels.attention.tiles import Tiles
 from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.shape import require, require_head_dim
@@ -76,9 +76,9 @@ class AttentionType(KernelType):
         """Positions that the cache has room for."""
         return self.max_len if self.kept is None else self.kept
 
-    def score(self, k: KernelBuilder, product: Value) -> Value:
-        """The score of the product of a query and a key."""
-        return self.scores.of(k, product, self.head_dim)
+    def scores_of(self, k: KernelBuilder, first: Value, count: int, length: Value) -> HeadScores:
+        """Those of `count` heads from number `first` on; length: as `length` gives it."""
+        return self.scores.of_heads(k, self.head_dim, self.heads, first, count, length)
 
     def signature(self) -> Signature:
         return {
@@ -118,7 +118,7 @@ class AttentionType(KernelType):
         self, arguments: Mapping[str, Any], length: int, *, magnitude: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Scores [heads, seen] and values [heads, seen, head_dim] of the positions that the last of `length` sees, in float64;
-        with `magnitude` of the absolute numbers, without a cap."""
+        with `magnitude` of the absolute numbers, without cap and ALiBi."""
         seen = self.seen_rows(length)
         q, keys, values = (
             arguments["q"].astype(np.float64),
@@ -128,13 +128,17 @@ class AttentionType(KernelType):
         if magnitude:
             products = np.einsum("hd,hld->hl", np.abs(q), np.abs(keys))
             return products * self.scores.factor(self.head_dim), np.abs(values)
-        return self.scores.exact(np.einsum("hd,hld->hl", q, keys), self.head_dim), values
+        return self.scores.exact(np.einsum("hd,hld->hl", q, keys), self.head_dim, self.distances(length)), values
+
+    def distances(self, length: int) -> NDArray[np.int64]:
+        """Of the positions that the last of `length` sees from this, [seen]."""
+        return np.arange(self.scores.seen(length))[::-1]
 
     def score_units(self, arguments: Mapping[str, Any], length: int) -> NDArray[np.float64]:
         """The rounding bound of each score in units of 2^-24: a fused addition for each value of a lane, 5 of the tree and two
-        of the scale, each at most the score of the absolute numbers; and what a cap adds."""
+        of the scale, each at most the score of the absolute numbers; and what cap and ALiBi add."""
         sizes = self.exact(arguments, length, magnitude=True)[0]
-        return (Tiles(self.head_dim, 1).values + 7) * sizes + self.scores.cap_units
+        return (Tiles(self.head_dim, 1).values + 7) * sizes + self.scores.units(sizes, self.distances(length))
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """A cache whose positions that are not seen hold NaN, which no result may show."""

@@ -73,9 +73,11 @@ SCORED: Final[
         tuple[bool, type[OneBlock], type[Output]], tuple[tuple[Output, OneBlock, tuple[int, ...], Scoring, int | None], ...]
     ]
 ] = {
-    (False, OneBlock, Output): ((F32_OUT, ONE_BLOCK, (4, 2, 40, 70), Scoring(window=37, softcap=5.0, scale=0.3), None),),
+    (False, OneBlock, Output): (
+        (F32_OUT, ONE_BLOCK, (6, 2, 40, 70), Scoring(window=37, softcap=5.0, scale=0.3, alibi=8.0), None),
+    ),
     (False, LastBlock, Output): (
-        (F32_OUT, LastBlock(3, 32, 32), (4, 1, 80, 120), Scoring(window=90, softcap=5.0), None),
+        (F32_OUT, LastBlock(3, 32, 32), (5, 1, 80, 120), Scoring(90, 5.0, alibi=8.0), None),
         (F32_OUT, LastBlock(2, 32, 32), (2, 1, 32, 150), Scoring(window=70), 96),
     ),
     (True, LastBlock, Output): ((F32_OUT, LastBlock(2, 32, 64), (2, 1, 64, 150), Scoring(window=70), 96),),
@@ -100,8 +102,8 @@ class ContiguousAttention(AttentionType):
     split: a block a head (incremental_attention, multi_warp_attention), or several for long sequences (grouped_attention), see
     token_split.py. output: what is written beside `out` (`_digits`: the int8 planes of its row), see output.py. source: the
     arguments that stand for q, length and the last row of the caches (`rope_`, `bias_rope_`, `norm_rope_`), see rope_source.py.
-    scores: a window, a factor other than 1 / sqrt(head_dim) or a cap, see scores.py; nothing before the window is read. ring:
-    the caches are f32[kv_heads, ring, head_dim], at least as long as the window, and position p has row p % ring (ring.py).
+    scores: a window, a factor other than 1 / sqrt(head_dim), a cap or ALiBi, see scores.py; nothing before the window is read.
+    ring: the caches are f32[kv_heads, ring, head_dim], at least as long as the window; position p has row p % ring (ring.py).
     """
 
     output: Output = field(default=F32_OUT, kw_only=True, metadata=PARTS)

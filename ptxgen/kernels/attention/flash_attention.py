@@ -31,7 +31,7 @@ from ptxgen.kernels.attention.token_split import softmax
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require, require_room
 from ptxgen.target import MAX_STATIC_SHARED, WARP_SIZE
-from ptxgen.types import F16, F32, U32
+from ptxgen.types import F16, F32, S32, U32
 
 MOST_WARPS = 8
 WARPS_ALLOWED = (4, MOST_WARPS)
@@ -208,6 +208,7 @@ class FlashAttention(PagedKernel):
         places = [k.arg.q.at(rows.first + query.row, query.head, plus((k.lane % 4) * 2, own)) for query in queries]
         operands = self._tile.queries(k, places, self.scores.factor(self.head_dim) * LOG2_E)
         limits = [rows.position + query.row for query in queries]
+        slopes = [self.scores.slope(k, one.head, self.heads, LOG2_E) for one in queries] if self.scores.alibi else []
         running = self._tile.start(k) if isinstance(seen_from, int) else self._tile.start(k, LOWEST_SCORE)
         keys, values, exchange = self._room(k)
         self._staging.clear(k, keys, values)
@@ -227,6 +228,9 @@ class FlashAttention(PagedKernel):
             if self.scores.softcap:
                 cap = self.scores.softcap
                 scores = [[capped(k, score * (2 / cap), cap * LOG2_E, exp2) for score in block] for block in scores]
+            if slopes:
+                distances = [k.f32(k.bits(limit - start, S32)) for limit in limits]
+                scores = self._tile.less_slopes(k, scores, slopes, distances)
             self._hide(k, scores, start, limits)
             weights, shrinks = self._tile.weigh(k, running, scores)
             self._staging.finish(k, values)
@@ -310,13 +314,14 @@ class FlashAttention(PagedKernel):
         self, arguments: Mapping[str, Any], row: int, where: NDArray[np.int64], *, magnitude: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The scores [heads, positions] of a row and the values [heads, positions, head_dim]; with `magnitude` of the absolute
-        numbers, without a cap."""
+        numbers, without cap and ALiBi."""
         q = arguments["q"][row].astype(np.float64)
         keys, values = (self.values(arguments, tensor, where).repeat(self.group, axis=0) for tensor in ("k", "v"))
         if magnitude:
             products = np.einsum("hd,hld->hl", np.abs(q), np.abs(keys))
             return products * self.scores.factor(self.head_dim), np.abs(values)
-        return self.scores.exact(np.einsum("hd,hld->hl", q, keys), self.head_dim), values
+        products, distances = np.einsum("hd,hld->hl", q, keys), self.distances(arguments, row, where)
+        return self.scores.exact(products, self.head_dim, distances), values
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """Rounding bound, relative to the sums of the magnitudes.
@@ -324,11 +329,10 @@ class FlashAttention(PagedKernel):
         An operand in f16 parts is off by relative_error, and by LEAST_ERROR where it is small; the product of two low parts,
         which is left out, is as large as that. A sum of n products by tensor cores is off by 3 n units of 2^-24, whether they
         round as the emulator or cut as GPUs do (tests/ptxgen/isa/fragments.py), one is added for each of the other warps that
-        share a query, and products with low parts are as many again,
-        which add a thirtieth to the sizes; the scaled query is rounded twice. A weight is off by the error of its score, by 3
-        units for each of the exponentials that are multiplied, one a tile, and by their arguments' roundings, which add up to
-        the distance from the largest score; that score's own error cancels. Tiles are added by one fma each. A tenth more
-        covers the second order.
+        share a query, and products with low parts are as many again, which add a thirtieth to the sizes; the scaled query is
+        rounded twice. A weight is off by the error of its score, by 3 units for each of the exponentials that are multiplied,
+        one a tile, and by their arguments' roundings, which add up to the distance from the largest score; that score's own
+        error cancels. Tiles are added by one fma each. A tenth more covers the second order.
         """
         out = self.reference(**arguments)["out"]
         bound = np.zeros(out.shape)
@@ -339,10 +343,9 @@ class FlashAttention(PagedKernel):
             scores, _ = self._exact(arguments, row, where)
             sizes, magnitudes = self._exact(arguments, row, where, magnitude=True)
             weights, tiles = softmax(scores), -(-(len(where) + self.scores.hidden) // self.staged.rows)
-            of_score = sizes * ((3.1 * products * self.head_dim + 1 + self.sharing) * UNIT + split) + self._small_scores(
-                arguments, row, where
-            )
-            of_score = of_score + UNIT * self.scores.cap_units
+            of_score = sizes * ((3.1 * products * self.head_dim + 1 + self.sharing) * UNIT + split)
+            of_score = of_score + UNIT * self.scores.units(sizes, self.distances(arguments, row, where))
+            of_score = of_score + self._small_scores(arguments, row, where)
             of_weight = of_score + UNIT * (3 * (tiles + 2) + scores.max(axis=1, keepdims=True) - scores)
             of_sum = of_weight + split + UNIT * (3.1 * products * self.staged.rows + tiles + 2)
             above = np.einsum("hl,hld->hd", weights * of_sum, magnitudes) + 2 * LEAST_ERROR * (
@@ -370,8 +373,8 @@ class FlashAttention(PagedKernel):
     def cases(cls, *, scores: type[Scoring] = Scoring, **fixed: Any) -> Iterator[KernelType]:
         shape: dict[str, Any] = {"head_dim": 32, "page_len": 32}
         yield cls(**fixed, rows=26, heads=4, kv_heads=2, pages=5, max_len=96, tiles=5, slots=2, kv_type="f16", **shape)
-        window: dict[str, Any] = {"kv_type": "f32", "scores": Scoring(window=5, softcap=5.0, scale=0.3)}
-        heads: dict[str, Any] = {"heads": 2, "kv_heads": 1, "head_dim": 40}
+        window: dict[str, Any] = {"kv_type": "f32", "scores": Scoring(5, 5.0, 0.3, 8.0)}
+        heads: dict[str, Any] = {"heads": 3, "kv_heads": 1, "head_dim": 40}
         yield cls(**fixed, rows=20, page_len=32, pages=4, max_len=96, tiles=2, slots=1, **heads, **window)
         yield cls(**fixed, rows=7, heads=3, kv_heads=1, pages=1, max_len=32, tiles=1, slots=1, kv_type="f32", **shape)
 

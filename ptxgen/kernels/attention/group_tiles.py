@@ -18,7 +18,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.paged_cache import TILE
-from ptxgen.kernels.attention.scores import Score
+from ptxgen.kernels.attention.scores import HeadScores
 from ptxgen.kernels.attention.tiles import Softmax, dot, transposed_sum
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
@@ -149,7 +149,7 @@ class GroupTiles:
         locate: Locate,
         begin: Value,
         stop: Value,
-        score_of: Score,
+        scores: HeadScores,
         first: Value | None = None,
     ) -> list[Softmax]:
         """The warp's part of the positions from `begin`, where a tile starts, to `stop`, for each head; in each, `total` is one
@@ -169,15 +169,16 @@ class GroupTiles:
             keys, values = locate(start)
             last = k.min(stop - start, self.tile) - 1
             least = None if first is None else k.max(first, start) - start
-            scores = [k.f32(float("-inf")) for _ in parts]
+            found = [k.f32(float("-inf")) for _ in parts]
             for turn in self._turns(k, last):
                 rows = self._rows(k, keys, turn, stream, last, least)
-                for head, score in enumerate(scores):
+                for head, score in enumerate(found):
                     query = self._query(k, queries.at(head * self.head_dim))
-                    sums = score_of(k, transposed_sum(k, [dot(k, query, row) for row in rows], self.lanes))
+                    sums = scores.of(k, transposed_sum(k, [dot(k, query, row) for row in rows], self.lanes))
                     score @= k.select(turn_of_lane == turn, sums, score)
             inside = place <= last if least is None else (place <= last) & (place >= least)
-            weights = [self._weight(k, part, score, inside, counts) for part, score in zip(parts, scores, strict=True)]
+            at = [scores.at(k, score, start, place, head) for head, score in enumerate(found)]
+            weights = [self._weight(k, part, score, inside, counts) for part, score in zip(parts, at, strict=True)]
             for turn in self._turns(k, last):
                 holder = k.lane - lane + turn
                 for i, row in enumerate(self._rows(k, values, turn, stream, last, least)):

@@ -11,7 +11,7 @@ from math import prod
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.attention.scores import Score, plus
+from ptxgen.kernels.attention.scores import HeadScores, plus
 from ptxgen.kernels.attention.tiles import Softmax, Tiles, dot, transposed_sum
 from ptxgen.target import FULL_WARP, WARP_SIZE
 from ptxgen.types import F32
@@ -108,13 +108,13 @@ class NewestTiles(Tiles):
             k.load_where(guard if inside is None else guard & inside, array[place], values)
 
     def softmax_with(
-        self, k: KernelBuilder, query: list[Value], before: Before, key: SharedPart, value: SharedPart, score_of: Score
+        self, k: KernelBuilder, query: list[Value], before: Before, key: SharedPart, value: SharedPart, scores: HeadScores
     ) -> Softmax:
         """The warp's part of all positions up to the newest, in which `total` is one lane's share. key, value: of the newest,
         from the lane's place on."""
         place, round_of_lane = self.place(k)
         part = self.nothing(k)
-        newest = score_of(k, k.warp_sum(dot(k, query, self.row(k, key))))
+        newest = scores.of(k, k.warp_sum(dot(k, query, self.row(k, key))))
         for start in k.strided(before.own, before.position + 1, step=self.warps * WARP_SIZE):
             here = before.position - start  # where in the tile the newest is
             with k.when(start != before.own):
@@ -125,8 +125,8 @@ class NewestTiles(Tiles):
                 with k.when(turn != 0):
                     self._load(k, before.held_keys, before.keys, start + turn * self.rows, before.position)
                 dots = [dot(k, query, row) for row in before.held_keys]
-                score @= k.select(round_of_lane == turn, score_of(k, transposed_sum(k, dots)), score)
-            score = k.select(place == here, newest, score)
+                score @= k.select(round_of_lane == turn, scores.of(k, transposed_sum(k, dots)), score)
+            score = scores.at(k, k.select(place == here, newest, score), start, place)
             weight = self.weigh(k, part, k.select(place <= here, score, float("-inf")))
             for number, rows in enumerate(before.held_values):
                 self._add(k, part, weight, number, rows, here, value)

@@ -98,10 +98,6 @@ class PagedAttention(PagedKernel):
         """How a block goes over its positions."""
         return GroupTiles(self.head_dim, -(-self.group // self.blocks), self.warps, self.tile)
 
-    def score(self, k: KernelBuilder, product: Value) -> Value:
-        """The score of the product of a query and a key."""
-        return self.scores.of(k, product, self.head_dim)
-
     def filling(self) -> Self:
         """The same with as many blocks a row as a large GPU holds at once, if all rows have long sequences."""
         return replace(self, spread=spread_of(self.kv_heads, self.rows, filling_blocks(self.warps)))
@@ -163,7 +159,7 @@ class PagedAttention(PagedKernel):
         queries = self.tiles.queries(k, k.arg.q.at(k.ctaid.y, first, 0), heads, self.tiles.room(k))
         part, blocks = k.variable(k.ctaid.z, U32), self.launch().grid[2]
         for start in k.strided(begin, place.length, step=size * blocks):
-            found = self._softmax(k, queries, place, kv_head, start, end)
+            found = self._softmax(k, queries, place, kv_head, start, end, first)
             yield part, end > start, found
             if blocks < self.splits:
                 following = start + size * blocks
@@ -178,17 +174,25 @@ class PagedAttention(PagedKernel):
         return end
 
     def _softmax(
-        self, k: KernelBuilder, queries: SharedPart, place: PagePlace, kv_head: Value, begin: Value, end: Value
+        self,
+        k: KernelBuilder,
+        queries: SharedPart,
+        place: PagePlace,
+        kv_head: Value,
+        begin: Value,
+        end: Value,
+        first: Value,
     ) -> list[Softmax]:
-        """The warp's softmax of the positions from `begin` to `end`."""
-        first = None if self.scores.window is None else k.u32(self.scores.device_first(k, place.length))
-        if first is not None:  # of a tile of 16 nothing may be seen
-            begin = k.max(begin, first // self.tile * self.tile)
+        """The warp's softmax of the positions from `begin` to `end`, for the block's heads from `first` on."""
+        seen_from = None if self.scores.window is None else k.u32(self.scores.device_first(k, place.length))
+        if seen_from is not None:  # of a tile of 16 nothing may be seen
+            begin = k.max(begin, seen_from // self.tile * self.tile)
+        scores = self.scores.of_heads(k, self.head_dim, self.heads, first, self.tiles.heads, place.length)
 
         def locate(start: Value) -> tuple[Load, Load]:
             return self._tile(k, place.slot, kv_head, start)
 
-        return self.tiles.softmax(k, queries, locate, begin, end, self.score, first)
+        return self.tiles.softmax(k, queries, locate, begin, end, scores, seen_from)
 
     def _hand_over(
         self, k: KernelBuilder, first: Value, heads: Value, part: Value, usable: Value, found: list[Softmax]
@@ -244,17 +248,19 @@ class PagedAttention(PagedKernel):
         self, arguments: Mapping[str, Any], row: int, where: NDArray[np.int64], *, magnitude: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Scores [heads, positions] and values [heads, positions, head_dim], in float64; with `magnitude` of the absolute
-        numbers, without a cap."""
+        numbers, without cap and ALiBi."""
         q = arguments["q"][row].astype(np.float64)
         keys, values = (self.values(arguments, tensor, where).repeat(self.group, axis=0) for tensor in ("k", "v"))
         if magnitude:
             products = np.einsum("hd,hld->hl", np.abs(q), np.abs(keys))
             return products * self.scores.factor(self.head_dim), np.abs(values)
-        return self.scores.exact(np.einsum("hd,hld->hl", q, keys), self.head_dim), values
+        products, distances = np.einsum("hd,hld->hl", q, keys), self.distances(arguments, row, where)
+        return self.scores.exact(products, self.head_dim, distances), values
 
     def errors(self, arguments: Mapping[str, Any], row: int, where: NDArray[np.int64]) -> NDArray[np.float64]:
         """What scores may be off by, [heads, positions], in units of 2^-24."""
-        return self.tiles.score_units * self.exact(arguments, row, where, magnitude=True)[0] + self.scores.cap_units
+        sizes = self.exact(arguments, row, where, magnitude=True)[0]
+        return self.tiles.score_units * sizes + self.scores.units(sizes, self.distances(arguments, row, where))
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         out = {name: arguments[name].astype(np.float64) for name in HANDED}
@@ -301,9 +307,9 @@ class PagedAttention(PagedKernel):
             "splits": 2,
             "least": 32,
             "tile": 16,
-            "scores": Scoring(window=50, softcap=5.0, scale=0.3),
+            "scores": Scoring(window=50, softcap=5.0, scale=0.3, alibi=8.0),
         }
-        yield cls(**fixed, rows=3, heads=2, kv_heads=1, head_dim=40, **few, kv_type="f16", **window)
+        yield cls(**fixed, rows=3, heads=3, kv_heads=1, head_dim=40, **few, kv_type="f16", **window)
         least: dict[str, Any] = {"page_len": 32, "pages": 1, "slots": 1, "max_len": 32, "splits": 1, "least": 32}
         yield cls(**fixed, rows=1, heads=1, kv_heads=1, head_dim=32, **least, kv_type="f32", spread=1, resident_threads=32)
 

@@ -173,6 +173,12 @@ class PagedKernel(KernelType):
         found = found[self.scores.first(len(found)) :]
         return found if (found[:, 0] < self.pages).all() else found[:0]
 
+    def distances(self, arguments: Mapping[str, Any], row: int, where: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How far before the row these positions of its slot are, whose pages the slot has once."""
+        entries = np.argmax(arguments["tables"][int(arguments["slot"][row])] == where[:, :1], axis=1)
+        distances: NDArray[np.int64] = int(arguments["position"][row]) - (entries * self.page_len + where[:, 1])
+        return distances
+
     def values(self, arguments: Mapping[str, Any], tensor: str, where: NDArray[np.int64]) -> NDArray[np.float64]:
         """What the cache of `tensor` (`k` or `v`) holds there, exactly: f64[kv_heads, positions, head_dim]. where: pages and
         places, [positions, 2], as `seen` gives them."""

@@ -43,8 +43,8 @@ OUTPUTS: Mapping[type[Output], tuple[tuple[Output, tuple[int, ...], dict[str, An
         (Output(), (1, 1, 1, 32, 32, 1, 1, 32), ONE_PART),
         (
             Output(),
-            (3, 2, 1, 80, 32, 9, 2, 128),
-            {"kv_type": "f32", "splits": 3, "least": 32, "scores": Scoring(50, 5.0, 0.3)},
+            (3, 3, 1, 80, 32, 9, 2, 128),
+            {"kv_type": "f32", "splits": 3, "least": 32, "scores": Scoring(50, 5.0, 0.3, 8.0)},
         ),
     ),
     Int8PlanesOutput: (

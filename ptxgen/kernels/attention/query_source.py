@@ -82,7 +82,8 @@ class QuerySource:
         with k.when(k.ctaid.x < attention.heads):
             q, keys, values = attention.places(k, tiles.first(k))
             begin = attention.scores.device_first(k, length)
-            part = tiles.softmax(k, tiles.row(k, q), keys, values, begin, length, attention.score)
+            scores = attention.scores_of(k, k.ctaid.x, 1, length)
+            part = tiles.softmax(k, tiles.row(k, q), keys, values, begin, length, scores)
             write(tiles, tiles.merge(k, part), allowed)
 
     def _stored(

@@ -193,6 +193,19 @@ class QueryTile:
             whole.append([reduce(add, values) for values in zip(*parts, strict=True)])
         return whole
 
+    def less_slopes(
+        self, k: KernelBuilder, scores: list[list[Value]], slopes: Sequence[Value], distances: Sequence[Value]
+    ) -> list[list[Value]]:
+        """The scores less what ALiBi takes off: slopes of the lane's two queries, and their distances from the first row of the
+        tile, f32 each. Of rows past a query they mean nothing."""
+        own = [distance - k.f32(k.lane % 4 * 2) for distance in distances]
+
+        def left(score: Value, query: int, row: int) -> Value:
+            value: Value = k.fma(-slopes[query], own[query] - float(row), score)
+            return value
+
+        return [[left(score, i // 2, n * 8 + i % 2) for i, score in enumerate(block)] for n, block in enumerate(scores)]
+
     def weigh(self, k: KernelBuilder, running: Running, scores: list[list[Value]]) -> tuple[list[Operand], list[Value]]:
         """Take the scores of a tile into the largest and the total. Returns their weights as left operands over 16 rows each,
         and what the weighted values so far are to be multiplied by."""

@@ -126,7 +126,8 @@ class RopeFused(QuerySource):
         token.finish(k, block, share, token.fetch(k, share), held)
         k.barrier()
         query, key, value = (token.row(k, held, slot, first) for slot in range(3))
-        part = tiles.softmax_with(k, tiles.row(k, query), before, key, value, attention.score)
+        scores = attention.scores_of(k, k.ctaid.x, 1, length)
+        part = tiles.softmax_with(k, tiles.row(k, query), before, key, value, scores)
         write(tiles, tiles.merge(k, part), allowed)
 
     def _made(

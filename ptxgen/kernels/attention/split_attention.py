@@ -93,7 +93,7 @@ class SplitAttention(AttentionType):
         with k.when(begin < length):
             q, keys, values = self.places(k, tiles.first(k))
             stop = k.min(begin + self.chunk, length)
-            part = tiles.softmax(k, tiles.row(k, q), keys, values, begin, stop, self.score)
+            part = tiles.softmax(k, tiles.row(k, q), keys, values, begin, stop, self.scores_of(k, head, 1, length))
             whole = tiles.merge(k, part)
             for d, value in tiles.added(k, whole.weighted):
                 k.store(k.arg.sums[head, number, d], value)

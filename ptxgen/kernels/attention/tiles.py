@@ -17,7 +17,7 @@ from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.attention.scores import Score
+from ptxgen.kernels.attention.scores import HeadScores
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
@@ -91,7 +91,7 @@ class Tiles:
         values: GlobalArray,
         begin: Value | int,
         stop: Value,
-        score_of: Score,
+        scores: HeadScores,
     ) -> Softmax:
         """The warp's part of the positions from `begin` to `stop`, in which `total` is one lane's share. `keys` and `values`
         start at the lane's place in row 0."""
@@ -107,8 +107,9 @@ class Tiles:
             score = k.f32(float("-inf"))
             for turn in self._turns(k):
                 dots = [dot(k, query, row) for row in self.rows_of(k, keys, start, turn, last)]
-                score @= k.select(round_of_lane == turn, score_of(k, transposed_sum(k, dots)), score)
-            weight = self.weigh(k, part, k.select(start + place < stop, score, float("-inf")))
+                score @= k.select(round_of_lane == turn, scores.of(k, transposed_sum(k, dots)), score)
+            inside = start + place < stop
+            weight = self.weigh(k, part, k.select(inside, scores.at(k, score, start, place), float("-inf")))
             for turn in self._turns(k):
                 self.add_rows(k, part, weight, turn, self.rows_of(k, values, start, turn, last))
         return part

@@ -79,7 +79,8 @@ class OneBlock(KernelPart):
         query = tiles.row(k, q)
         allowed, length = attention.length(k)
         begin = attention.scores.device_first(k, length)
-        part = tiles.softmax(k, query, keys, values, begin, length, attention.score)
+        scores = attention.scores_of(k, k.ctaid.x, 1, length)
+        part = tiles.softmax(k, query, keys, values, begin, length, scores)
         write_head(k, attention, output, tiles, tiles.merge(k, part), allowed)
 
     def is_long(self, seen: int) -> bool:
@@ -224,7 +225,8 @@ class LastBlock(OneBlock):
         seen_from = attention.scores.device_first(k, length)
         stop = k.shuffle(k.min(plus(part * size + size, seen_from), length), 0)
         queries, locate = sources(block)
-        found = tiles.softmax(k, queries, locate, plus(part * size, seen_from), stop, attention.score)
+        scores = attention.scores_of(k, first, tiles.heads, length)
+        found = tiles.softmax(k, queries, locate, plus(part * size, seen_from), stop, scores)
         merged, weighted = tiles.merge(k, found)
         for head, d, value in tiles.added(k, weighted):
             with k.when(head < heads):
@@ -275,7 +277,7 @@ class LastBlock(OneBlock):
     def _errors(self, attention: AttentionType, given: Mapping[str, Any], length: int) -> NDArray[np.float64]:
         """What scores of a long sequence may be off by, [heads, seen], in units of 2^-24."""
         sizes = attention.exact(given, length, magnitude=True)[0]
-        return self.tiles(attention).score_units * sizes + attention.scores.cap_units
+        return self.tiles(attention).score_units * sizes + attention.scores.units(sizes, attention.distances(length))
 
     def bound(
         self, attention: AttentionType, given: Mapping[str, Any], length: int, off: NDArray[np.float64] | float

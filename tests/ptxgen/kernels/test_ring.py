@@ -20,7 +20,7 @@ from tests.ptxgen.kernels.checking import check, run
 
 PARTS, ALONE = LastBlock(2, 32, 32), LastBlock(2, 32, 512)
 LONG: dict[str, Any] = {"max_len": 700, "ring": 288, "scores": Scoring(window=270)}  # over a tile a warp
-SHORT: dict[str, Any] = {"max_len": 230, "ring": 96, "scores": Scoring(window=70)}
+SHORT: dict[str, Any] = {"max_len": 230, "ring": 96, "scores": Scoring(window=70, alibi=8.0)}
 
 KERNELS: dict[str, Any] = {
     "one block": ContiguousAttention(True, 2, 1, 64, **LONG),

@@ -29,6 +29,7 @@ from ptxgen.kernels.attention.group_tiles import Load
 from ptxgen.kernels.attention.newest_tiles import NewestTiles, Rows
 from ptxgen.kernels.attention.query_source import PLAIN
 from ptxgen.kernels.attention.rope_source import RopeFused
+from ptxgen.kernels.attention.scores import Scoring
 from ptxgen.kernels.attention.token_heads import BlockToken, Share, TokenHeads
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
@@ -107,6 +108,11 @@ def test_every_size_of_a_group_has_the_bits_of_two_launches(heads: int, kv_heads
     kernel = made("bias_rope_neox_", heads=heads, kv_heads=kv_heads, max_len=100, digits=1)
     for position in (40, 99):
         same(kernel, position)
+
+
+@pytest.mark.parametrize("position", [40, 99])
+def test_with_alibi_a_token_has_the_bits_of_two_launches(position: int) -> None:
+    same(replace(made("rope_", max_len=100), scores=Scoring(alibi=8.0)), position)
 
 
 @pytest.mark.parametrize("style", STYLES.values())

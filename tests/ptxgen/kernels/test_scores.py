@@ -1,4 +1,4 @@
-"""Windows, factors and caps of scores, in every kernel of attention."""
+"""Windows, factors, caps and ALiBi of scores, in every kernel of attention."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
 from ptxgen.kernels.attention.paged_last_block import PagedAttentionLastBlock
 from ptxgen.kernels.attention.query_tile import exp2
 from ptxgen.kernels.attention.rope_source import RopeFused
-from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring, capped
+from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring, capped, slopes
 from ptxgen.kernels.attention.token_split import LastBlock, Warps
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
@@ -84,6 +84,20 @@ def test_a_window_leaves_freed_pages_alone(kernel: str, window: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("heads", [3, 8])
+@pytest.mark.parametrize("kernel", [name for name in KERNELS if name != "reduction"])
+def test_alibi_takes_off_a_head_s_slope_times_the_distance(kernel: str, heads: int) -> None:
+    biased = replace(KERNELS[kernel], heads=heads, scores=Scoring(alibi=8.0))
+    check(biased, biased.inputs(np.random.default_rng(8)))
+
+
+def test_slopes_are_those_of_the_paper() -> None:
+    """For heads that are no power of two: those of the next smaller one, then every other one of the next larger one."""
+    assert slopes(8, 8.0).tolist() == [2.0**-exponent for exponent in range(1, 9)]
+    assert slopes(11, 8.0).tolist() == [*slopes(8, 8.0), *slopes(16, 8.0)[:6:2]]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("exponential", "unit"), [(mathlib.exp, 1.0), (exp2, np.log2(np.e))], ids=["e", "2"])
 def test_a_cap_is_within_8_units(exponential: Any, unit: float) -> None:
     threads, blocks, cap = 256, 32, 50.0
@@ -95,14 +109,14 @@ def test_a_cap_is_within_8_units(exponential: Any, unit: float) -> None:
     y = np.zeros_like(x)
     emulator.run(module_text([k.finish()], Target(80)), "probe", blocks, threads, [x, y], sanitize=False)
     right = cap * np.tanh(x[6:].astype(np.float64) / 2 / unit)
-    assert np.max(np.abs(y[6:] - right)) < Scoring(softcap=cap).cap_units * 2.0**-24
+    assert np.max(np.abs(y[6:] - right)) < Scoring(softcap=cap).units(x, np.zeros(x.size, np.int64)) * 2.0**-24
     assert y[:5].tolist() == [0.0, cap, -cap, cap, -cap]
     assert np.isnan(y[5])
 
 
 @every_kernel
 def test_scores_are_shown_where_they_are_not_the_usual_ones(kernel: Any) -> None:
-    assert not kernel.parameters().keys() & {"window", "softcap", "scale"}
+    assert not kernel.parameters().keys() & {"window", "softcap", "scale", "alibi"}
     other = replace(kernel, scores=Scoring(window=7, softcap=50.0))
     assert other.parameters() == {**kernel.parameters(), "window": 7, "softcap": 50.0}
     shape = {name: value for name, value in other.parameters().items() if name not in ("bias", "normed", "neox")}
@@ -118,7 +132,15 @@ def test_the_work_is_that_of_the_window(kernel: Any) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"window": 0}, {"window": 2.5}, {"softcap": -1.0}, {"softcap": 1e-60}, {"scale": 0.0}, {"scale": float("inf")}],
+    [
+        {"window": 0},
+        {"window": 2.5},
+        {"softcap": -1.0},
+        {"softcap": 1e-60},
+        {"alibi": -1.0},
+        {"scale": 0.0},
+        {"scale": float("inf")},
+    ],
     ids=str,
 )
 def test_impossible_scores_are_refused_by_name(wrong: dict[str, Any]) -> None:
