@@ -61,11 +61,13 @@ def activation_name(activation: Ungated, gated: bool) -> str:
 
 
 def input_of(role: str, form: LayerForm) -> str | None:
-    """The operation that makes the vector which a matrix of a layer multiplies. None if it is the residual stream, in which
-    outliers are not looked for."""
+    """The operation that makes the vector which a matrix of a layer multiplies. None if it is the residual stream, or
+    scaled in place: in these outliers are not looked for."""
     if role == "ffn_down":
         if form.norms.activated is not None:
             return "ffn_sub_norm"
+        if form.scaled:
+            return None
         return activation_name(form.activation, form.gated)
     norms, made = form.norms, INPUTS[role]
     if made == "attention" and norms.attended is not None:
@@ -104,6 +106,7 @@ class ValidatedLayerWeights:
     attn_gate: Projection | None = None  # [q_dim, hidden]
     attn_sub_norm: GpuBuffer | None = None  # f32[q_dim]
     ffn_sub_norm: GpuBuffer | None = None  # f32[ff]
+    ffn_scales: GpuBuffer | None = None  # f32[ff]
     attn_q_bias: GpuBuffer | None = None  # f32[q_dim]
     attn_k_bias: GpuBuffer | None = None  # f32[kv_dim]
     attn_v_bias: GpuBuffer | None = None  # f32[kv_dim]
@@ -189,6 +192,7 @@ def layer_weights(
         attn_gate=matrix("attn_gate", n=s.q_dim, k=s.hidden) if form.gated_attention else None,
         attn_sub_norm=None if at.attended is None else vector(f"{at.attended}.weight", s.q_dim),
         ffn_sub_norm=None if at.activated is None else vector(f"{at.activated}.weight", s.ff),
+        ffn_scales=vector("ffn.act.scales", s.ff) if form.scaled else None,
         attn_q_bias=optional("attn_q.bias", s.own.q_dim),
         attn_k_bias=optional("attn_k.bias", s.own.kv_dim),
         attn_v_bias=optional("attn_v.bias", s.own.kv_dim),

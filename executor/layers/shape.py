@@ -63,6 +63,7 @@ class LayerForm:
     which keys a query sees, and what becomes of its scores. qk_norm: of the queries and of the keys, before the rotation;
     "heads": each head by itself; "row": all heads as one row; "rotated": each head by itself, after the rotation; "rows":
     each head by itself, with gammas of its own. clamp: the largest magnitude of queries, keys and values; 0: any.
+    scaled: what the last matrix of the network multiplies is divided by a vector before (AWQ).
     temperature: what multiplies queries by their position, if anything does. gated_attention: what queries attend to is
     multiplied by the sigmoid of another product of what they are products of. output_eps: of the norms of what is added to
     the stream; None: that of the others."""
@@ -73,6 +74,7 @@ class LayerForm:
     parallel: bool = False
     activation: Ungated = "silu"
     gated: bool = True
+    scaled: bool = False
     residual_scale: float = 1.0
     scores: Scoring = PLAIN_SCORES
     qk_norm: QkNorm = "heads"

@@ -18,6 +18,7 @@ from executor.layers.graph.values import Form, StepValue
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
+from ptxgen.kernels.activation.bias import ScaleDivide
 from ptxgen.kernels.activation.scales import Clamp
 
 
@@ -78,6 +79,10 @@ def transformer_layer(
     matrices = w.projections
     network = FeedForward(matrices["ffn_up"], matrices["ffn_down"], w.ffn_gate, form.activation, w.biases)
     operations += activate(network, a.ffn, beside, inner, number)
+    if w.ffn_scales is not None:
+        scaling = _divided(inner, w.ffn_scales, number)
+        operations.append(scaling)
+        (inner,) = scaling.writes
     normed, inner = _sub_norm("ffn_sub_norm", s, w.ffn_sub_norm, inner, a.activated_normed, number)
     operations += normed
     last, after = _add_to_stream("ffn_down", s, w, inner, middle, a, number)
@@ -177,6 +182,13 @@ def _sub_norm(
         return [], x
     kind, made = s.form.norm_kind, StepValue.of(y, x.tokens)
     return [Norm(name=name, layer=number, x=x, y=made, gamma=gamma, eps=s.rms_eps, kind=kind)], made
+
+
+def _divided(x: StepValue, scales: GpuBuffer, number: int | None) -> PlainLaunch:
+    """Each token's x over `scales`, in place."""
+    kernel, made = ScaleDivide(n=scales.size, m=x.tokens), StepValue.of(x.buffer, x.tokens)
+    arguments = {"x": x.buffer.view(0, (x.tokens, scales.size)), "scales": scales}
+    return PlainLaunch(name="ffn_scales", layer=number, kernel=kernel, arguments=arguments, reads=(x,), writes=(made,))
 
 
 def _queries_keys_values(

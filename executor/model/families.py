@@ -54,7 +54,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     r"hunyuan": Family.of("hunyuan-dense", "Hunyuan", "0.5B", "1.8B", "4B", "7B"),
     r"minicpm": Family.of("minicpm", "MiniCPM4", "0.5B", "8B"),
     r"falcon": Family.of("llama", "Falcon3", "1B", "3B", "7B", "10B"),
-    r"baichuan": Family.of("baichuan", "Baichuan2", "7B"),
+    r"baichuan": Family.of("baichuan", "Baichuan2", "7B", "13B"),
     r"starcoder|codeshell|refact": Family.of("starcoder2", "StarCoder2", "3B", "7B", "15B"),
 }
 """By the start of `general.architecture`, a pattern; the first that fits counts."""

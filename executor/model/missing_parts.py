@@ -28,7 +28,6 @@ PARTS: Final = (
     MissingPart("short convolutions", "shortconv.l_cache"),
     MissingPart("attention sinks", "", r"blk\.\d+\.attn_sinks\b"),
     MissingPart("gated attention", "", r"blk\.\d+\.attn_gate\b"),
-    MissingPart("ALiBi", "attention.max_alibi_bias"),
     MissingPart("attention in both directions", "attention.causal", without=True),
     MissingPart("an encoder", "decoder_start_token_id", r"enc\.", without=None),
     MissingPart("embeddings of each layer", "embedding_length_per_layer_input"),
@@ -38,8 +37,6 @@ PARTS: Final = (
 )
 """In order of weight."""
 ALWAYS: Final[Mapping[str, str]] = {
-    "bloom": "ALiBi",
-    "refact": "ALiBi",
     "dream": "attention in both directions",
     "llada": "attention in both directions",
     "llada-moe": "attention in both directions",

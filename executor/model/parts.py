@@ -59,6 +59,7 @@ def dense_decoder(
     gated_attention: bool = False,
     embedding_norm: NormSpec | None = None,
     learned_positions: bool = False,
+    scaled_activations: bool = False,
     residual_scale: float = 1.0,
     embedding_scale: float = 1.0,
     logit_scale: float = 1.0,
@@ -69,9 +70,9 @@ def dense_decoder(
 
     rope, scores, activation: of every layer, or by its number. weighted: whether norms of the stream have weights; epsilon: of
     norms, where the file does not say it. qk_norm: whether queries and keys are normalised; None: where the file has the
-    tensors. fused_gate: gate and up may be one tensor; gaps: layers may lack attention, or the network, and then as in
-    llama.cpp both; ff_share: the length in the file is so many times the network's width; classifier: files may have one. See
-    spec.py for the others."""
+    tensors. fused_gate: gate and up may be one tensor; scaled_activations: layers may have ffn.act.scales; gaps: layers may
+    lack attention, or the network, and then as in llama.cpp both; ff_share: the length in the file is so many times the
+    network's width; classifier: files may have one. See spec.py for the others."""
     layers, spec = m.layers(), replace(norm_spec(m, norm, epsilon, "output_norm"), weighted=weighted)
     least, hidden = 0 if gaps else 1, m.integer("embedding_length")
     sizes = attention_sizes(m, least)
@@ -99,7 +100,9 @@ def dense_decoder(
             fused=m.has(f"{name}attn_qkv.weight"),
         )
         activated = activation if isinstance(activation, str) else activation(layer)
-        ffn = Dense(widths[layer], activated, gated, fused_gate and not m.has(f"{name}ffn_gate.weight"))
+        fused = fused_gate and not m.has(f"{name}ffn_gate.weight")
+        scaled = scaled_activations and m.has(f"{name}ffn.act.scales")
+        ffn = Dense(widths[layer], activated, gated, fused, scaled)
         block = Block(mixer, ffn, Norms(own, at, output_eps), parallel, residual_scale, biases)
         roles = matrices_of(mixer, ffn, hidden)
         return replace(block, scales=frozenset(role for role in roles if m.has(f"{name}{role}.scale")))
@@ -185,6 +188,11 @@ def query_scale(m: Metadata, large: int) -> float | None:
     embedding / heads."""
     heads = m.per_layer("attention.head_count")[0]
     return (m.integer("embedding_length") // heads) ** -0.5 if m.layers() == large else None
+
+
+def alibi(m: Metadata, scale: float | None = None) -> Scoring:
+    """Scores of this scale, with ALiBi where the file has it."""
+    return Scoring(scale=scale, alibi=max(m.number("attention.max_alibi_bias", 0.0), 0.0))
 
 
 def _biases(m: Metadata, block: str) -> frozenset[str]:

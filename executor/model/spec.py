@@ -88,12 +88,14 @@ class Attention:
 @dataclass(frozen=True)
 class Dense:
     """A feed-forward network of width `ff`: down(activation(gate(x)) * up(x)), or down(activation(up(x))) if it is not gated;
-    none where ff is 0. fused: the matrices of gate and up are one tensor."""
+    none where ff is 0. fused: the matrices of gate and up are one tensor; scaled: what `down` multiplies is divided by
+    ffn.act.scales."""
 
     ff: int
     activation: Ungated = "silu"
     gated: bool = True
     fused: bool = False
+    scaled: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ class Block:
             parallel=self.parallel,
             activation=self.ffn.activation,
             gated=self.ffn.gated,
+            scaled=self.ffn.scaled,
             residual_scale=self.residual_scale,
             scores=self.mixer.scores,
             qk_norm=self.mixer.qk_norm_of,

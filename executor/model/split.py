@@ -69,6 +69,11 @@ def split_spec(spec: ModelSpec, ranks: int) -> ModelSpec:
             f"{ranks} devices cannot share a model of {spec.architecture}: it normalises whole rows of which each would have a "
             "part; allowed: 1"
         )
+    if layer.form.scores.alibi:
+        raise ArgumentError(
+            f"{ranks} devices cannot share a model of {spec.architecture}: it has ALiBi, whose slopes depend on which of the "
+            "heads a device has; allowed: 1"
+        )
     sizes = {
         "key-value heads": layer.kv_heads,
         "embedding width": spec.hidden,

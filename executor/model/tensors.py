@@ -64,6 +64,8 @@ def _of_block(block: Block, hidden: int) -> Shapes:
         shapes |= _of_norm(norm, norms.norm, hidden)
     for sub_norm, width in ((norms.at.attended, mixer.q_dim), (norms.at.activated, block.ffn.ff)):
         shapes |= {} if sub_norm is None else _of_norm(sub_norm, replace(norms.norm, bias=False), width)
+    if block.ffn.scaled:
+        shapes["ffn.act.scales"] = (block.ffn.ff,)
     if mixer.qk_norm is not None:
         for role, heads in (("q", mixer.heads), ("k", mixer.kv_heads)):
             of = {"row": (heads * mixer.head_dim,), "rows": (heads, mixer.head_dim)}.get(mixer.qk_norm_of, (mixer.head_dim,))

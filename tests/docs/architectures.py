@@ -75,9 +75,11 @@ def features(spec: ModelSpec) -> Iterator[str]:
         yield "window"
     if mixer.rope.dim < mixer.head_dim:
         yield "partial RoPE"
+    if mixer.scores.alibi:
+        yield "ALiBi"
     if spec.learned_positions:
         yield "learned positions"
-    elif any(rope.scale == 0 for rope in spec.ropes):
+    elif not mixer.scores.alibi and any(rope.scale == 0 for rope in spec.ropes):
         yield "NoPE"
     if len({rope.base for rope in spec.ropes if rope.scale}) > 1:
         yield "two bases"

@@ -1,5 +1,5 @@
-"""baichuan: Baichuan 7B: Llama's block, rotated in the model of 32 layers alone, as in llama.cpp. The 13B, of 40 layers, has
-ALiBi, which is not computed."""
+"""baichuan: Baichuan 7B and 13B: Llama's block, rotated in the model of 32 layers alone, as in llama.cpp; that of 40 has
+ALiBi."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from executor.model.metadata import Metadata
 from executor.model.parts import dense_decoder, head_dim
 from executor.model.ropes import not_rotated, rope
 from executor.model.spec import ModelSpec
+from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring
 
 ROTATED: Final = 32
 BIASED: Final = 40
@@ -17,12 +18,9 @@ BIASED: Final = 40
 
 
 def _build(m: Metadata) -> ModelSpec:
-    if m.layers() == BIASED:
-        m.refuse(
-            f"{m.name('block_count')} is {BIASED}: the 13B has ALiBi, which is not computed; supported: the 7B, of {ROTATED}"
-        )
     full = rope(m, "adjacent", head_dim(m))
-    return dense_decoder(m, full if m.layers() == ROTATED else not_rotated(full))
+    turns = full if m.layers() == ROTATED else not_rotated(full)
+    return dense_decoder(m, turns, scores=Scoring(alibi=8.0) if m.layers() == BIASED else PLAIN_SCORES)
 
 
 ARCHITECTURE: Final = Architecture(name="baichuan", model_class="BaichuanForCausalLM", build=_build)

@@ -65,6 +65,7 @@ KINDS: Final[Mapping[str, st.SearchStrategy[Any]]] = {
     "logit_scale": NO_NUMBER,
     "attention.clamp_kqv": NO_NUMBER,
     "nextn_predict_layers": NO_COUNT | st.just(2),
+    "attention.max_alibi_bias": NO_NUMBER,
     "num_loops": NO_COUNT | st.just(2),
     "rope.scaling.alpha": NO_NUMBER | st.just(1e10),
     "pooling_type": NO_NUMBER | st.just(0.5),

@@ -53,7 +53,7 @@ def refusal(file: GgufFile) -> str:
             "experts, latent attention; nearest that runs: ",
         ),
         ("phimoe", {"expert_count": 16}, 42, "experts; nearest that runs: Phi-4 14B"),
-        ("mpt", {"attention.max_alibi_bias": 8.0}, 7.1, "ALiBi; of about its size runs: Qwen3 8B"),
+        ("jamba", {"ssm.state_size": 16}, 7.1, "recurrent layers; of about its size runs: Qwen3 8B"),
         (
             "nomic-bert",
             {"attention.causal": False},

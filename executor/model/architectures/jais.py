@@ -1,0 +1,21 @@
+"""jais: Jais 1: LayerNorm, biases, ALiBi in the place of positions; scores are divided by the width of a head, not by its
+root."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from executor.model.architecture import Architecture
+from executor.model.metadata import Metadata
+from executor.model.parts import alibi, dense_decoder, head_dim
+from executor.model.ropes import not_rotated
+from executor.model.spec import ModelSpec, RopeSpec
+
+
+def _build(m: Metadata) -> ModelSpec:
+    width = head_dim(m)
+    still = not_rotated(RopeSpec("neox", width, 10000.0))
+    return dense_decoder(m, still, norm="layer", scores=alibi(m, scale=1 / width))
+
+
+ARCHITECTURE: Final = Architecture(name="jais", model_class="JAISLMHeadModel", build=_build)
