@@ -320,6 +320,13 @@ def test_products_are_multiplied_by_the_scales_of_their_matrices(name: str, tmp_
     assert np.abs(last - exact[-1]).max() <= 1e-4 * exact.std()
 
 
+@pytest.mark.parametrize(("layers", "alibi", "rotated"), [(32, 0.0, True), (40, 8.0, False), (2, 0.0, False)])
+def test_the_layers_of_a_baichuan_say_how_it_knows_positions(layers: int, alibi: float, rotated: bool, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", "baichuan", Q.F16, **{**SIZES, "layers": layers})
+    (block,) = set(read_spec(GgufFile.open(path)).blocks)
+    assert (block.mixer.scores.alibi, block.mixer.rope.scale != 0) == (alibi, rotated)
+
+
 @pytest.mark.slow
 def test_only_its_file_names_an_architecture() -> None:
     """But for vocabularies (executor/text), some of which are called the same, and the table of models by family."""

@@ -234,13 +234,14 @@ def test_a_rank_that_does_not_answer_ends_the_step_on_all(path: Path) -> None:
         ),
         ({}, 8, "8 devices cannot share this model equally: they do not divide its key-value heads of 4; allowed: 1 or 2 or 4"),
         ({"vocab": 510}, 4, "they do not divide its vocabulary of 510; allowed: 1 or 2"),
+        ({"arch": "bloom"}, 2, "2 devices cannot share a model of bloom: it has ALiBi, "),
     ],
 )  # fmt: skip
 def test_what_does_not_divide_is_refused_before_anything_is_allocated(
-    tmp_path: Path, sizes: dict[str, int], ranks: int, said: str
+    tmp_path: Path, sizes: dict[str, Any], ranks: int, said: str
 ) -> None:
     given = {"layers": 1, "hidden": 256, "heads": 8, "kv_heads": 4, "ff": 512, "vocab": 512, **sizes}
-    path = write_model(tmp_path / "m.gguf", **given)  # type: ignore[arg-type]
+    path = write_model(tmp_path / "m.gguf", **given)
     with CudaExecutor(devices=["emulator"] * ranks) as executor:
         with pytest.raises(ArgumentError) as refused:
             executor.load_model(path)
