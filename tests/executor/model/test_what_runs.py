@@ -135,7 +135,7 @@ def test_a_file_that_holds_no_language_model_says_what_to_load(
 def test_a_name_of_any_length_makes_a_short_error() -> None:
     everything = {part.key: False if part.without is True else 8 for part in PARTS if part.key}
     assert len(refusal(stand_in("x" * 10_000, {}))) < LONGEST
-    assert "experts, latent attention, recurrent layers, short convolutions and 6 more;" in refusal(
+    assert "experts, latent attention, recurrent layers, short convolutions and 5 more;" in refusal(
         stand_in("deepseek2", everything)
     )
 
