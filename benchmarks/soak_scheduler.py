@@ -91,8 +91,8 @@ class WatchedEngine(Engine):
         self._tables: dict[int, tuple[int, ...]] = {}
         self._tokens: dict[tuple[int, int], int] = {}
 
-    def set_table(self, slot: int, pages: Sequence[int]) -> None:
-        super().set_table(slot, pages)
+    def set_table(self, slot: int, pages: Sequence[int], window: Sequence[int | None] | None = None) -> None:
+        super().set_table(slot, pages, window)
         self._tables[slot] = tuple(pages)
 
     def step(self, rows: Sequence[Row]) -> StepScores:

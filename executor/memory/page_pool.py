@@ -11,6 +11,7 @@ from typing import Protocol
 
 from executor.base.arguments import whole
 from executor.base.errors import OutOfPages
+from executor.memory.window_pages import WindowPages
 from ptxgen.errors import ArgumentError
 
 
@@ -35,9 +36,11 @@ class PagePool:
     nothing after it that is held, and becomes idle after it: the page that was idle longest is always the end of its text.
     """
 
-    def __init__(self, pages: int, page_len: int) -> None:
+    def __init__(self, pages: int, page_len: int, *, window: int | None = None, window_pages: int = 0) -> None:
+        """window: what layers see that have `window_pages` pages of their own; None: there are no such layers."""
         self.pages = whole("pages", pages, 1)
         self.page_len = whole("page_len", page_len, 1)
+        self.window = None if window is None else WindowPages(window, window_pages, self.page_len)
         self._holders = [0] * self.pages
         self._free = list(range(self.pages))[::-1]
         self._idle: dict[int, None] = {}  # the longest idle first
@@ -75,6 +78,8 @@ class PagePool:
         self._known.clear()
         self._free += self._idle
         self._idle.clear()
+        if self.window is not None:
+            self.window.forget()
         if self.observer is not None:
             self.observer.all_unknown()
 
@@ -82,7 +87,10 @@ class PagePool:
         if not self._free:
             page = next(iter(self._idle))
             del self._idle[page]
-            self._known.pop(page).leave()
+            lost = self._known.pop(page)
+            lost.leave()
+            if self.window is not None:
+                self.window.lose(lost)
             self._free.append(page)
             if self.observer is not None:
                 self.observer.unknown(page)
@@ -106,18 +114,28 @@ class PagePool:
 
 class PageTable:
     """The pages of one sequence, in the order of its positions; at first none. `version` rises whenever they change. Its owner
-    calls `release` in the end: a table that is only dropped keeps its pages."""
+    calls `release` in the end: a table that is only dropped keeps its pages.
+
+    Where layers with a window have pages of their own, the owner calls `reserve_window` before positions are computed, and
+    `leave` after that. Pages are adopted only as far as the window before the next position is found, too."""
 
     def __init__(self, pool: PagePool) -> None:
         self.pool = pool
         self.version = 0
         self._pages: list[int] = []
+        self._window: dict[int, int] = {}  # of layers with one, by place
         self._path: list[_Known] = [pool._root]  # of the leading pages that are known; the root is in front of them
 
     @property
     def pages(self) -> tuple[int, ...]:
         """Their numbers."""
         return tuple(self._pages)
+
+    @property
+    def window_pages(self) -> tuple[int | None, ...] | None:
+        """Those of layers with a window, in the same order; None where the sequence has none. None where layers have no pages
+        of their own."""
+        return None if self.pool.window is None else tuple(map(self._window.get, range(len(self._pages))))
 
     @property
     def room(self) -> int:
@@ -147,16 +165,57 @@ class PageTable:
             self._pages += [pool._take() for _ in range(missing)]
             self.version += 1
 
+    def reserve_window(self, computed: int, positions: int) -> None:
+        """Have pages of layers with a window for the positions from `computed` to `positions`. OutOfPages for too few."""
+        window, length = self.pool.window, self.pool.page_len
+        if window is None:
+            return
+        for place in range(computed // length, -(-positions // length)):
+            if place not in self._window:
+                self._window[place] = window.take()
+                self.version += 1
+
+    def leave(self, computed: int) -> None:
+        """Give back the pages of layers with a window that no token after the `computed` first ones sees."""
+        window = self.pool.window
+        if window is not None:
+            first = window.first(computed)
+            self._drop_window([place for place in self._window if place < first], behind=True)
+
     def adopt(self, tokens: Sequence[int], end: int) -> int:
         """Put known pages of the sequence `tokens` in place of those after the known ones, as far as they are full before
         position `end`. Returns how many leading positions need not be computed: all of `known`."""
-        length = self.pool.page_len
-        while self._is_current() and self.known + length <= end:
-            found = self._path[-1].next.get(self._tokens(tokens))
-            if found is None:
-                break
-            self._put(found)
+        before, found = len(self._path) - 1, self._found(tokens, end)
+        for one in found:
+            self._put(one)
+        window = self.pool.window
+        if window is not None and found:
+            first = window.first(self.known)
+            self._drop_window([place for place in self._window if place >= before])
+            for place in range(max(first, before), len(self._path) - 1):
+                page = self._path[place + 1].window
+                assert page is not None
+                window.hold(page)
+                self._window[place] = page
+            self.leave(self.known)
         return self.known
+
+    def _found(self, tokens: Sequence[int], end: int) -> list[_Known]:
+        """The known pages that come next, full before `end`: as many as the next token can follow."""
+        length, window = self.pool.page_len, self.pool.window
+        found: list[_Known] = []
+        node, at, usable, since = self._path[-1], self.known, 0, 0
+        while self._is_current() and at + length <= end:
+            following = node.next.get(tuple(tokens[at : at + length]))
+            if following is None:
+                break
+            node, at = following, at + length
+            found.append(node)
+            if window is None or node.window is None:
+                since = at // length  # the first place from which on all windows' pages are there
+            if window is None or since <= window.first(at):
+                usable = len(found)
+        return found[:usable]
 
     def publish(self, tokens: Sequence[int], computed: int) -> None:
         """Let others find the pages whose positions all are among the `computed` first ones of the sequence `tokens`. Where an
@@ -174,6 +233,10 @@ class PageTable:
                     self.pool.observer.known(found.page, None if before.before is None else before.page, part)
             else:
                 self._put(found)
+            place = len(self._path) - 2
+            if self.pool.window is not None and place in self._window:
+                self._window[place] = self.pool.window.publish(self._window[place], found)
+                self.version += 1
 
     def truncate(self, positions: int) -> None:
         """Give back the pages that only later positions need. ArgumentError below `known`: a page that others may read would be
@@ -213,18 +276,29 @@ class PageTable:
                 self.pool._drop(page)
             del self._pages[kept:]
             self.version += 1
+        self._drop_window([place for place in self._window if place >= kept])
+
+    def _drop_window(self, places: Sequence[int], *, behind: bool = False) -> None:
+        """Give back those of layers with a window at these places, the last first; what is behind the window the first first,
+        as WindowPages says."""
+        for place in sorted(places, reverse=not behind):
+            assert self.pool.window is not None
+            self.pool.window.drop(self._window.pop(place), behind=behind)
+            self.version += 1
 
 
 class _Known:
-    """A page that a lookup finds: its tokens, the page before it, and the pages after it by their tokens."""
+    """A page that a lookup finds: its tokens, the page before it, and the pages after it by their tokens. window: the page that
+    holds the same for layers with a window, None where that is gone."""
 
-    __slots__ = ("before", "next", "page", "tokens")
+    __slots__ = ("before", "next", "page", "tokens", "window")
 
     def __init__(self, page: int, before: _Known | None, tokens: tuple[int, ...]) -> None:
         self.page = page
         self.before = before
         self.tokens = tokens
         self.next: dict[tuple[int, ...], _Known] = {}
+        self.window: int | None = None
 
     def leave(self) -> None:
         assert self.before is not None

@@ -46,11 +46,14 @@ class Engine:
         context: int | None = None,
         rows: int = CHUNK,
         kv_type: str = "f32",
+        forgets: bool = False,
     ) -> None:
         """slots: sequences that can be in one step; pages: of page_len positions each (default: so many that all slots can be
-        full); context: most positions of a sequence, a multiple of page_len (default: the decoder's, rounded down); rows: most
-        of a step; kv_type: how keys and values are held: `f32`, `f16` or `q8_0`. Raises ArgumentError for what is out of range,
-        ModelError for a model of a bundle, DeviceError when memory is full: nothing stays allocated then."""
+        full); context: most positions of a sequence, a multiple of 32 (default: the decoder's, rounded down); rows: most of a
+        step; kv_type: how keys and values are held: `f32`, `f16` or `q8_0`; forgets: layers with a window have pages of their
+        own, as many as steps need and as many again, for what is behind the window is given back; `set_table` is told of those,
+        too. Raises ArgumentError for what is out of range, ModelError for a model of a bundle, DeviceError when memory is full:
+        nothing stays allocated then."""
         instance("decoder", decoder, Decoder)
         if decoder.modules.bundle is not None:
             raise ModelError("a bundle has the kernels of one sequence; load the model without it for several")
@@ -71,7 +74,11 @@ class Engine:
         self.steps = RowSteps(self.launcher, decoder.modules)
         self._cost: tuple[object, StepCost] | None = None  # and what it depends on
         decoder.rest()
-        self.cache = PagedKvCache(self.device, len(spec.cached), shape, spec.cached_heads)
+        windows = [spec.blocks[number].mixer.scores.window for number in spec.cached]
+        fewer = window_pages(windows, shape, self.rows) if forgets else None
+        self.cache = PagedKvCache(
+            self.device, len(spec.cached), shape, spec.cached_heads, windows=windows, window_pages=fewer
+        )  # fmt: skip
         try:
             cosines = rope_cosines(decoder.file, spec, context)
             self._rope = GpuBuffer.from_numpy(self.device, cosines, name="rope table")
@@ -100,6 +107,16 @@ class Engine:
         return self.cache.shape.pages
 
     @property
+    def window(self) -> int | None:
+        """As StepEngine.window."""
+        return self.cache.window
+
+    @property
+    def window_pages(self) -> int:
+        """How many pages layers with a window have of their own."""
+        return self.cache.window_pages
+
+    @property
     def model(self) -> object:
         """What keys and values depend on: weights, profile and flagged inputs."""
         return self.decoder.weights.generation, self.decoder.profile, self.decoder.outliers()
@@ -117,9 +134,9 @@ class Engine:
             self._cost = self.model, StepCost.of(decoder.spec, decoder.weights, decoder.profile)
         return paying(self._cost[1].seconds, min(whole("waiting", waiting, 1), self.rows))
 
-    def set_table(self, slot: int, pages: Sequence[int]) -> None:
+    def set_table(self, slot: int, pages: Sequence[int], window: Sequence[int | None] | None = None) -> None:
         """The pages of a slot's sequence, in the order of its positions. Errors as PagedKvCache.set_table."""
-        self.cache.set_table(slot, pages)
+        self.cache.set_table(slot, pages, window)
 
     def step(self, rows: Sequence[Row]) -> StepScores:
         """Run rows, at most `self.rows`. Raises ArgumentError for none or too many, a slot, token or position that there is
@@ -164,9 +181,25 @@ class Engine:
     def _check(self, rows: Sequence[Row]) -> None:
         if not 1 <= len(rows) <= self.rows:
             raise ArgumentError(f"a step has {len(rows)} rows; allowed: 1 to {self.rows}")
+        begun: set[int] = set()  # slots of which the first row has come
         for number, row in enumerate(rows):
             whole(f"the slot of row {number}", row.slot, 0, self.slots - 1)
             token(f"the token of row {number}", row.token, self.vocab)
             whole(f"the position of row {number}", row.position, 0, self.context - 1)
-            if self.cache.page_of(row.slot, row.position) is None:
+            if not self.cache.has_pages(row.slot, row.position):
                 raise ArgumentError(f"row {number}: slot {row.slot} has no page for position {row.position}")
+            if row.slot not in begun and not self.cache.has_window(row.slot, row.position):
+                raise ArgumentError(f"row {number}: slot {row.slot} has no pages for the window of position {row.position}")
+            begun.add(row.slot)
+
+
+def window_pages(windows: Sequence[int | None], shape: PagedShape, rows: int) -> int | None:
+    """How many pages layers with these windows need in steps of so many rows: of each slot those of the window, one that is
+    begun at either end and one of a step ahead, those of the rows, and as many windows that sequences have left. None where
+    no layer has a window, or they would be as many as all."""
+    widest = max((window for window in windows if window is not None), default=None)
+    if widest is None:
+        return None
+    each, length = -(-widest // shape.page_len) + 3, shape.page_len
+    needed = 2 * shape.slots * each + -(-rows // length)
+    return needed if needed < shape.pages else None

@@ -181,7 +181,7 @@ class LanguageModel:
     ) -> Scheduler:
         """Runs up to `slots` sequences at a time, which come and go; options and errors as those of Engine and Scheduler. Its
         engine ends with it or with the model."""
-        engine = self.engine(slots=slots, **options)
+        engine = self.engine(slots=slots, **{"forgets": True, **options})
         return Scheduler(engine, self.tokenizer, prompt_rows=prompt_rows, draft=draft, owner=self.device.owner)
 
     def logits(self, tokens: Prompt) -> NDArray[np.float32]:

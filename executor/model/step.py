@@ -89,14 +89,23 @@ class StepEngine(Protocol):
         """How many pages there are, numbered from 0."""
 
     @property
+    def window(self) -> int | None:
+        """What layers see at most that have pages of their own, None if none have."""
+
+    @property
+    def window_pages(self) -> int:
+        """How many those are, numbered from 0: enough for the windows and the rows of a step of all slots."""
+
+    @property
     def model(self) -> object:
         """What runs: equal to what it was as long as pages computed before are worth what they would be now."""
 
     def paying_rows(self, waiting: int) -> int:
         """Of so many sequences that wait for a token each, how many a step is to take: 1 to as many, and to `rows`."""
 
-    def set_table(self, slot: int, pages: Sequence[int]) -> None:
-        """The pages of a slot's sequence, in the order of its positions, until set anew; the steps after this see them."""
+    def set_table(self, slot: int, pages: Sequence[int], window: Sequence[int | None] | None = None) -> None:
+        """The pages of a slot's sequence, in the order of its positions, until set anew; the steps after this see them. window:
+        those of layers with a window that have their own, None for what lies before it."""
 
     def prepare(self, progress: Progress | None = None) -> None:
         """Make what the steps that come most often need, so that nobody waits for it when they first come."""

@@ -60,7 +60,7 @@ class Scheduler:
         self.engine = engine
         self.tokenizer = tokenizer
         self.prompt_rows = engine.rows if prompt_rows is None else whole("prompt_rows", prompt_rows, 1, engine.rows)
-        self.pool = PagePool(engine.pages, engine.page_len)
+        self.pool = PagePool(engine.pages, engine.page_len, window=engine.window, window_pages=engine.window_pages)
         self._starter = StepStarter(engine, self.pool)
         self._model = engine.model
         self._draft = draft
@@ -306,6 +306,7 @@ class Scheduler:
             sequence.table.publish(sequence.tokens, sequence.computed)
             if share.draft:
                 sequence.table.truncate(len(sequence.tokens))
+            sequence.table.leave(sequence.computed)
 
     def _answer(self, share: StepShare, scores: Scores, at: int, chosen: list[int]) -> None:
         sequence = share.sequence

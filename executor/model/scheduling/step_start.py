@@ -46,6 +46,8 @@ class StepStarter:
             sequence = share.sequence
             rows += rows_of(sequence.slot, [*share.tokens, *share.draft], sequence.computed, share.scored)
         try:
+            for share in shares:
+                share.sequence.table.reserve_window(share.sequence.computed, share.sequence.computed + share.rows)
             self._set_tables(share.sequence for share in shares)
             return self._engine.step(rows)
         except Exception as error:
@@ -68,6 +70,7 @@ class StepStarter:
         try:
             for sequence, length in zip(sequences, lengths, strict=True):
                 sequence.table.reserve(length)
+                sequence.table.reserve_window(length - 1, length)
             self._set_tables(sequences)
             scores = self._engine.step_ahead()
         except Exception as error:
@@ -77,5 +80,5 @@ class StepStarter:
     def _set_tables(self, sequences: Iterable[TokenSequence]) -> None:
         for sequence in sequences:
             if sequence.uploaded != sequence.table.version:
-                self._engine.set_table(sequence.slot, sequence.table.pages)
+                self._engine.set_table(sequence.slot, sequence.table.pages, sequence.table.window_pages)
                 sequence.uploaded = sequence.table.version

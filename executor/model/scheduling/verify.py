@@ -32,13 +32,15 @@ def verify(engine: StepEngine, slot: int, table: PageTable, tokens: Sequence[int
     computed = len(tokens) - 1
     table.reserve(len(tokens) + len(draft))
     try:
-        engine.set_table(slot, table.pages)
+        table.reserve_window(computed, len(tokens) + len(draft))
+        engine.set_table(slot, table.pages, table.window_pages)
         scores = engine.step(rows_of(slot, [tokens[-1], *draft], computed, 1 + len(draft)))
         found = accepted(draft, scores.chosen())
     except BaseException:
         table.truncate(computed)
         raise
     table.truncate(computed + len(found))
+    table.leave(computed + len(found))
     return found
 
 

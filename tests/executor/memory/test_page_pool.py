@@ -189,6 +189,28 @@ def test_many_sequences_at_once_read_what_was_computed_from_their_own_tokens() -
     assert pool.held == 0
 
 
+def test_a_beginning_is_found_as_far_as_the_window_before_its_end() -> None:
+    pool, text = PagePool(8, 4, window=4, window_pages=4), list(range(16))
+    table, others = PageTable(pool), PageTable(pool)
+    assert pool.window is not None
+    table.reserve(16)
+    table.reserve_window(0, 16)
+    table.publish(text, 16)
+    table.leave(16)
+    assert (table.window_pages, pool.window.held) == ((None, None, None, 3), 1)
+    table.release()
+    assert found(pool, text) == 16
+    others.reserve(8)
+    others.reserve_window(0, 8)  # takes what came last of what was left behind
+    assert [found(pool, text[:length]) for length in (16, 12, 8, 4)] == [16, 4, 4, 4]
+    others.release()
+    table.adopt(text, 16)
+    assert table.window_pages == (None, None, None, 3)
+    pool.forget()
+    table.release()
+    assert (pool.window.held, found(pool, text)) == (0, 0)
+
+
 class Seen:
     """Keeps what a lookup would find, by what it was told alone: the texts up to the end of each page."""
 

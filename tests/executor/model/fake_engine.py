@@ -71,6 +71,8 @@ class FakeEngine:
         page_len: int = 4,
         pages: int = 64,
         ahead: bool = True,
+        window: int | None = None,
+        window_pages: int = 0,
     ):
         self.slots, self.rows, self.vocab, self.context, self.page_len, self.pages = (
             slots,
@@ -81,6 +83,9 @@ class FakeEngine:
             pages,
         )
         self.memory = np.full((pages, page_len), NOTHING)
+        self.window, self.window_pages = window, window_pages
+        self.window_memory = np.full((window_pages, page_len), NOTHING)  # hashes of the text up to there
+        self.window_tables: dict[int, Sequence[int | None]] = {}
         self.model = 0
         self.tables: dict[int, tuple[int, ...]] = {}
         self.steps: list[list[Row]] = []
@@ -91,10 +96,12 @@ class FakeEngine:
         self.before_step: Callable[[Sequence[Row]], None] = lambda rows: None
         self.paying_rows: Callable[[int], int] = lambda waiting: waiting
 
-    def set_table(self, slot: int, pages: Sequence[int]) -> None:
+    def set_table(self, slot: int, pages: Sequence[int], window: Sequence[int | None] | None = None) -> None:
         assert 0 <= slot < self.slots
         assert len(set(pages)) == len(pages)
         self.tables[slot] = tuple(pages)
+        assert (window is None) == (self.window is None)
+        self.window_tables[slot] = window or ()
 
     def prepare(self, progress: Progress | None = None) -> None:
         self.order.append("prepare")
@@ -113,6 +120,8 @@ class FakeEngine:
             assert place not in written
             written.add(place)
             self.memory[place] = row.token
+        for row in rows if self.window is not None else ():
+            self._keep_window(row)
         self.scores = FakeScores(self, [self._hash(row) for row in rows if row.scored])
         return self.scores
 
@@ -127,8 +136,23 @@ class FakeEngine:
         self.order[-1] = "ahead"
         return scores
 
+    def _keep_window(self, row: Row) -> None:
+        """What layers with a window see before the row must be what was computed from its own text."""
+        assert self.window is not None
+        text, table = self._text(row), self.window_tables[row.slot]
+        for position in range(max(0, row.position + 1 - self.window), row.position + 1):
+            page = table[position // self.page_len]
+            assert page is not None
+            place, hashed = (page, position % self.page_len), crc32(text[: position + 1].tobytes())
+            if position == row.position:
+                self.window_memory[place] = hashed
+            assert self.window_memory[place] == hashed
+
+    def _text(self, row: Row) -> NDArray[np.int64]:
+        return self.memory[list(self.tables[row.slot])].reshape(-1)[: row.position + 1]
+
     def _hash(self, row: Row) -> int:
-        seen = self.memory[list(self.tables[row.slot])].reshape(-1)[: row.position + 1]
+        seen = self._text(row)
         assert NOTHING not in seen
         assert seen[-1] == row.token
         return crc32(seen.tobytes())

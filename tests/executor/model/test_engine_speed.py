@@ -43,6 +43,8 @@ class Recorder:
     model: object = None
     nan: bool = False
     ahead: bool = True
+    window: int | None = None
+    window_pages: int = 0
     pays: int = 8
     steps: list[list[Row]] = field(default_factory=list)
     tables: dict[int, list[int]] = field(default_factory=dict)
@@ -50,7 +52,7 @@ class Recorder:
     def paying_rows(self, waiting: int) -> int:
         return min(waiting, self.pays)
 
-    def set_table(self, slot: int, pages: Sequence[int]) -> None:
+    def set_table(self, slot: int, pages: Sequence[int], window: Sequence[int | None] | None = None) -> None:
         self.tables[slot] = list(pages)
 
     def prepare(self, progress: object = None) -> None:

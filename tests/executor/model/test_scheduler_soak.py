@@ -61,11 +61,15 @@ def alone(wish: Wish) -> tuple[tuple[int, ...], str, Stopped]:
     return result.tokens, result.text, result.stopped
 
 
-@pytest.mark.parametrize("sequences", [150, 1000])
-def test_sequences_come_and_go_and_each_answers_as_alone(sequences: int) -> None:
+@pytest.mark.parametrize(
+    ("sequences", "pages"),
+    [(150, {"pages": 20}), (1000, {"pages": 20}), (600, {"pages": 30, "window": 5, "window_pages": 25})],
+    ids=["150", "1000", "with windows"],
+)
+def test_sequences_come_and_go_and_each_answers_as_alone(sequences: int, pages: dict[str, int]) -> None:
     random_ = random.Random(3)
     wishes = [wish(random_) for _ in range(sequences // 5)]
-    fake = engine(slots=6, rows=14, pages=20)
+    fake = engine(slots=6, rows=14, **pages)
     scheduler = Scheduler(fake, Letters(), prompt_rows=9, draft=PromptLookup)
     asked: list[tuple[Wish, Request, list[int]]] = []
     alive: list[Request] = []
@@ -84,7 +88,9 @@ def test_sequences_come_and_go_and_each_answers_as_alone(sequences: int) -> None
     assert (status.pages_held, status.queued, status.running) == (0, 0, 0)
     assert reasons["cancelled"] == cancelled > 0
     assert min(reasons[reason] for reason in ("eos", "stop", "length", "context")) > 0
-    assert min(status.preemptions, status.accepted_tokens) > sequences // 40
+    assert status.accepted_tokens > sequences // 40
+    assert status.preemptions > (sequences // 40 if fake.window is None else 0)
+    assert scheduler.pool.window is None or scheduler.pool.window.held == 0
     assert sum(request.usage.cached_prompt_tokens for _, request, _ in asked) > sequences
     for wanted, request, seen in asked:
         tokens, text, stopped = alone(wanted)

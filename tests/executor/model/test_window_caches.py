@@ -14,8 +14,12 @@ from executor.device import Device
 from executor.device.emulated import EmulatedDevice
 from executor.memory.kv_cache import KvCache
 from executor.model import context
+from executor.model.decode_profile import profile_decoding
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
+from executor.model.scheduling.prompt_lookup import PromptLookup
+from executor.model.scheduling.scheduler import Scheduler
+from executor.model.step import Row
 from ptxgen.errors import ArgumentError
 from tests.synthetic import Q, write_model
 
@@ -163,6 +167,8 @@ def test_a_cache_is_cut_only_where_its_windows_are_whole(device: Device) -> None
 
 def test_a_step_is_as_long_as_the_rings_allow(both: tuple[LanguageModel, LanguageModel]) -> None:
     assert [model.decoder.chunk for model in both] == [ROWS - WINDOW, CONTEXT]
+    with pytest.raises(ArgumentError, match="at most 42 steps can be profiled: layers with a window forget others"):
+        profile_decoding(both[0].decoder, 1, 43)
 
 
 def test_a_cache_that_grows_gets_rings(device: Device) -> None:
@@ -176,3 +182,39 @@ def test_a_cache_that_grows_gets_rings(device: Device) -> None:
     np.testing.assert_array_equal(layer.keys.to_numpy()[:, :40], before[:, :40])
     cache.grow(200)
     np.testing.assert_array_equal(cache.layers[0].keys.to_numpy()[:, :40], before[:, :40])
+
+
+@pytest.mark.slow
+def test_pages_of_a_window_give_the_answers_of_pages_that_keep_all(both: tuple[LanguageModel, LanguageModel]) -> None:
+    """Prompts in several steps, two at a time, drafts, a conversation that goes on, and another that branches off early."""
+    model, _ = both
+    found = []
+    for forgets in (True, False):
+        engine = model.engine(slots=2, pages=40, rows=32, page_len=32, forgets=forgets)
+        scheduler = Scheduler(engine, model.tokenizer, draft=PromptLookup, owner=model.device.owner)
+        assert (engine.window, engine.window_pages) == ((WINDOW, 17) if forgets else (None, 0))
+        texts, made = [TEXT[:150], TEXT[:70] * 2, TEXT[:64]], []
+        for turn in range(3):
+            asked = [scheduler.submit(text, max_tokens=12, stop_tokens=(), logprobs=turn or None) for text in texts]
+            results = [request.result() for request in asked]
+            made += [(result.tokens, result.logprobs) for result in results]
+            texts = [[*texts[0], *results[0].tokens, 5, turn], texts[1], [*texts[0][:100], turn]]
+        found.append((made, [request.usage.cached_prompt_tokens for request in asked]))
+        assert scheduler.status().pages_held == 0
+        scheduler.close()
+        engine.free()
+    assert found[0][0] == found[1][0]
+    assert found[0][1][0] == found[1][1][0] > 150
+
+
+@pytest.mark.slow
+def test_a_step_without_the_pages_of_a_window_is_refused(both: tuple[LanguageModel, LanguageModel]) -> None:
+    model, _ = both
+    engine = model.engine(slots=1, pages=40, rows=32, page_len=32, forgets=True)
+    engine.set_table(0, [0, 1], [None, 3])
+    with pytest.raises(ArgumentError, match="slot 0 has no page for position 31"):
+        engine.step([Row(0, 1, 31, True)])
+    with pytest.raises(ArgumentError, match="slot 0 has no pages for the window of position 50"):
+        engine.step([Row(0, 1, 50, True)])
+    engine.step([Row(0, 1, 51, True)])
+    engine.free()
