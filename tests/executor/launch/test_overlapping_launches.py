@@ -12,7 +12,7 @@ import pytest
 from executor.base.errors import SanitizerError
 from executor.choice.choice import GpuProfile
 from executor.device.emulated import EmulatedDevice
-from executor.launch import graph
+from executor.launch import graph, modules
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, Plan
 from executor.launch.modules import Modules
@@ -25,9 +25,12 @@ from ptxgen.formats import FORMATS
 from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.quantize.quantize import Quantize
+from ptxgen.toolchain.module import emit
 from tests.executor.model import test_gathered_planes as fused
 from tests.executor.model.test_dependent_launches import CONTEXT, decoded
 from tests.synthetic import Q, write_model
+
+pytestmark = pytest.mark.usefixtures("shared_kernels")
 
 PIPELINED = HwDp4aGemv(format=FORMATS["Q8_0"], k=1024, n=53, digits=1, num_warps=2, row_groups=8, stages=2)
 """Each stage of its pipeline is refilled."""
@@ -70,6 +73,7 @@ def test_without_the_proxy_fence_a_refill_races_with_the_reads_before_it(seed: i
     def no_fence(self: KernelBuilder, **modifiers: Any) -> None: ...
 
     monkeypatch.setattr(KernelBuilder, "fence_proxy", no_fence, raising=False)
+    monkeypatch.setattr(modules, "emit", emit)  # which writes the kernel anew
     with pytest.raises(SanitizerError) as caught:
         chain(EmulatedDevice(sanitize=True, seed=seed, overlaps=True), as_graph=True)
     found = cast(list[Finding], caught.value.findings)
