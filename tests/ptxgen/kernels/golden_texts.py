@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from ptxgen.conformance.execution import emitted
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import Nonconformity
 from ptxgen.kernels.registry import find
 from ptxgen.target import DEFAULT, Target
-from ptxgen.toolchain.module import emit
 from tests.oracle.texts import canonical
 from tests.paths import GOLDEN
 from tests.ptxgen.kernels.whole_texts import WHOLE
@@ -34,7 +34,7 @@ Digests = dict[str, dict[str, str]]
 
 def texts(kernel: KernelType) -> Texts:
     meant = [target for target in TARGETS if target.sm >= kernel.least_sm] if kernel.only_on is None else [kernel.only_on]
-    return {target.name: emit(kernel, target).text for target in meant}
+    return {target.name: emitted(kernel, target).text for target in meant}
 
 
 def whole(name: str) -> str:
