@@ -22,7 +22,7 @@ from ptxgen.isa.operands import Address, AnyOperand, Immediate, Register, Vector
 from ptxgen.isa.table import Instruction
 from ptxgen.types import BY_NAME, U32
 from tests.ptxgen.emulator.ptx import FIRST_LINE, kernel
-from tests.ptxgen.isa.combinations import sensible
+from tests.ptxgen.isa.combinations import allowed, sensible
 
 THREADS = 64
 SIGNATURE: Signature = {"p0": update(U32, 64), "p1": read(U32, 64, constant=True)}
@@ -50,13 +50,19 @@ def addresses(row: Instruction) -> list[OperandSpec]:
 
 def forms(row: Instruction) -> Iterator[dict[str, str]]:
     """The modifiers with which a row of sm_90 touches what other kernels may have written."""
-    for modifiers in sensible(row):
-        spaces = {spec.state_space(modifiers) for spec in addresses(row)}
-        if spaces & {"global", "generic"} and row.need(modifiers) <= (90, (8, 0)):
-            yield modifiers
+    return (modifiers for modifiers in sensible(row) if touches(row, modifiers))
 
 
-TOUCHING = [row for row in instructions.ROWS if addresses(row) and row.effect is not Effect.PREFETCH and any(forms(row))]
+def touches(row: Instruction, modifiers: dict[str, str]) -> bool:
+    spaces = {spec.state_space(modifiers) for spec in addresses(row)}
+    return bool(spaces & {"global", "generic"}) and row.need(modifiers) <= (90, (8, 0))
+
+
+TOUCHING = [
+    row
+    for row in instructions.ROWS
+    if addresses(row) and row.effect is not Effect.PREFETCH and any(touches(row, modifiers) for modifiers in allowed(row))
+]
 
 
 def written(row: Instruction, modifiers: dict[str, str], *, short: bool) -> str:

@@ -16,13 +16,13 @@ AT_MOST = 4000
 
 def sensible(row: Instruction) -> list[dict[str, str]]:
     """Modifier combinations that the row allows: all, or enough that every allowed pair of values meets. Deterministic."""
-    allowed = list(_allowed(row))
-    allowed = allowed[:: len(allowed) // AT_MOST + 1]
-    if len(allowed) <= ALL_UP_TO:
-        return allowed
-    pairs = [_pairs(row, modifiers) for modifiers in allowed]
+    found = list(allowed(row))
+    found = found[:: len(found) // AT_MOST + 1]
+    if len(found) <= ALL_UP_TO:
+        return found
+    pairs = [_pairs(row, modifiers) for modifiers in found]
     missing = set().union(*pairs)
-    order = sorted(range(len(allowed)), key=lambda i: (i * 2654435761) % (1 << 32))  # spread out, so that few pairs repeat
+    order = sorted(range(len(found)), key=lambda i: (i * 2654435761) % (1 << 32))  # spread out, so that few pairs repeat
     chosen = []
     gain_wanted = max(len(pairs[0]), 1)
     while missing:
@@ -32,10 +32,11 @@ def sensible(row: Instruction) -> list[dict[str, str]]:
                 chosen.append(i)
                 missing -= gain
         gain_wanted -= 1
-    return [allowed[i] for i in sorted(chosen)]
+    return [found[i] for i in sorted(chosen)]
 
 
-def _allowed(row: Instruction) -> Iterator[dict[str, str]]:
+def allowed(row: Instruction) -> Iterator[dict[str, str]]:
+    """Every combination that the row allows."""
     choices = [[*slot.values, *([None] if slot.optional else [])] for slot in row.modifiers]
     for values in product(*choices):
         modifiers = {slot.name: value for slot, value in zip(row.modifiers, values, strict=True) if value is not None}
