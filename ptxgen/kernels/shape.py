@@ -24,6 +24,34 @@ class Named(Protocol):
         ...
 
 
+class Widths(Protocol):
+    """What has heads of these widths."""
+
+    @property
+    def head_dim(self) -> int:
+        """Values of a query and of a key."""
+        ...
+
+    @property
+    def value_dim(self) -> int | None:
+        """Those of a row of V, where it has others."""
+        ...
+
+
+class ValueWidth:
+    """Base of what has heads whose values may be of another width than their keys: `value_dim`, None where it is the same."""
+
+    @property
+    def value_width(self: Widths) -> int:
+        """Values of a row of V, and of the result of a head."""
+        return self.head_dim if self.value_dim is None else self.value_dim
+
+    @property
+    def widest(self: Widths) -> int:
+        """Values of the wider of both rows."""
+        return max(self.head_dim, self.value_dim or 0)
+
+
 def require(kernel: Named, *names: str, low: int = 1, high: int | None = None, multiple: int = 1) -> None:
     """Raise ShapeError unless each of the fields is an int from `low` to `high` and a multiple of `multiple`."""
     require_of(kernel.name, kernel, *names, low=low, high=high, multiple=multiple)
@@ -47,10 +75,11 @@ def require_factor(kernel: Named, *names: str) -> None:
             raise ShapeError(kernel.name, name, value, "a number above 0 that f32 holds")
 
 
-def require_head_dim(kernel: Named, head_dim: int) -> None:
-    """Raise ShapeError unless this is a size of heads that the kernels know: 32, a multiple of 8 from 40 to 256, or 512."""
-    if not is_whole(head_dim) or not (head_dim in (32, 512) or (40 <= head_dim <= 256 and head_dim % 8 == 0)):
-        raise ShapeError(kernel.name, "head_dim", head_dim, "32, 512 or a multiple of 8, 40..256")
+def require_head_dim(kernel: Named, head_dim: int, value_dim: int | None = None) -> None:
+    """Raise ShapeError unless these are sizes of heads that the kernels know: 32, a multiple of 8 from 40 to 256, or 512."""
+    for name, size in (("head_dim", head_dim), ("value_dim", head_dim if value_dim is None else value_dim)):
+        if not is_whole(size) or not (size in (32, 512) or (40 <= size <= 256 and size % 8 == 0)):
+            raise ShapeError(kernel.name, name, size, "32, 512 or a multiple of 8, 40..256")
 
 
 def require_room(kernel: Named, what: str, used: int, most: int, *names: str) -> None:

@@ -21,7 +21,7 @@ from ptxgen.kernels.attention.ring import rows_of
 from ptxgen.kernels.attention.scores import PLAIN_SCORES, HeadScores, Scoring
 from ptxgen.kernels.attention.tiles import Tiles
 from ptxgen.kernels.position import position_argument, position_value
-from ptxgen.kernels.shape import require, require_head_dim
+from ptxgen.kernels.shape import ValueWidth, require, require_head_dim
 from ptxgen.printable import literal
 from ptxgen.types import F32
 
@@ -39,8 +39,9 @@ def positions(kernel: KernelType, max_len: int, length: int | None) -> int:
 
 
 @dataclass(frozen=True)
-class AttentionType(KernelType):
-    """q: f32[heads, head_dim] over the first `length` positions of k_cache, v_cache: f32[kv_heads, max_len, head_dim]."""
+class AttentionType(ValueWidth, KernelType):
+    """q: f32[heads, head_dim] over the first `length` positions of k_cache: f32[kv_heads, max_len, head_dim] and v_cache:
+    f32[kv_heads, max_len, value_dim]; value_dim is head_dim unless it is given."""
 
     family: ClassVar[str] = "attention"
     indirect: bool = field(metadata=HIDDEN)
@@ -48,10 +49,11 @@ class AttentionType(KernelType):
     kv_heads: int
     head_dim: int
     max_len: int
+    value_dim: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         require(self, "heads", "kv_heads")
-        require_head_dim(self, self.head_dim)
+        require_head_dim(self, self.head_dim, self.value_dim)
         require(self, "max_len", high=LONGEST)
         if self.heads % self.kv_heads:
             raise ArgumentError(f"{self.name}: heads must be a multiple of kv_heads ({self.kv_heads}), got {self.heads}")
@@ -84,7 +86,7 @@ class AttentionType(KernelType):
         return {
             "q": read(F32, self.heads, self.head_dim),
             "k_cache": read(F32, self.kv_heads, self.rows, self.head_dim, partial=True),
-            "v_cache": read(F32, self.kv_heads, self.rows, self.head_dim, partial=True),
+            "v_cache": read(F32, self.kv_heads, self.rows, self.value_width, partial=True),
             "length": position_argument(self.indirect, 1, self.max_len),
         }
 
@@ -93,10 +95,15 @@ class AttentionType(KernelType):
         """The least work of one launch over `length` positions, max_len of them unless told otherwise. Raises ArgumentError for
         a length that is not in 1..max_len."""
 
-    def places(self, k: KernelBuilder, first: Value) -> tuple[GlobalArray, GlobalArray, GlobalArray]:
-        """Where value `first` of a row of the block's head (%ctaid.x) is in q and in the first rows of K and V."""
+    def tiles(self, warps: int) -> Tiles:
+        """How so many warps go over the cache."""
+        return Tiles(self.head_dim, warps, self.kept, self.value_dim)
+
+    def places(self, k: KernelBuilder, first: Value, of_value: Value) -> tuple[GlobalArray, GlobalArray, GlobalArray]:
+        """Where value `first` of a row of the block's head (%ctaid.x) is in q and in the first row of K, and value `of_value`
+        in that of V."""
         kv_head = k.ctaid.x // self.group
-        keys, values = k.arg.k_cache.at(kv_head, 0, first), k.arg.v_cache.at(kv_head, 0, first)
+        keys, values = k.arg.k_cache.at(kv_head, 0, first), k.arg.v_cache.at(kv_head, 0, of_value)
         return k.arg.q.at(k.ctaid.x, first), keys, values
 
     def length(self, k: KernelBuilder) -> tuple[Value, Value]:
@@ -117,7 +124,7 @@ class AttentionType(KernelType):
     def exact(
         self, arguments: Mapping[str, Any], length: int, *, magnitude: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Scores [heads, seen] and values [heads, seen, head_dim] of the positions that the last of `length` sees, in float64;
+        """Scores [heads, seen] and values [heads, seen, value_dim] of the positions that the last of `length` sees, in float64;
         with `magnitude` of the absolute numbers, without cap and ALiBi."""
         seen = self.seen_rows(length)
         q, keys, values = (
@@ -143,8 +150,9 @@ class AttentionType(KernelType):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """A cache whose positions that are not seen hold NaN, which no result may show."""
         length = rng.integers(1, self.max_len + 1, size=1, dtype=np.uint32)
-        shape = (self.kv_heads, self.rows, self.head_dim)
-        caches = {name: rng.normal(size=shape).astype(np.float32) for name in ("k_cache", "v_cache")}
+        widths = {"k_cache": self.head_dim, "v_cache": self.value_width}
+        rows = (self.kv_heads, self.rows)
+        caches = {name: rng.normal(size=(*rows, width)).astype(np.float32) for name, width in widths.items()}
         unseen = np.ones(self.rows, bool)
         unseen[self.seen_rows(int(length[0]))] = False
         for cache in caches.values():

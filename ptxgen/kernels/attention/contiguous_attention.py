@@ -94,10 +94,10 @@ SCORED: Final[
 class ContiguousAttention(AttentionType):
     """out[h] = softmax(q[h] K^T / sqrt(head_dim)) V over the first `length` positions of a cache.
 
-    out, q: f32[heads, head_dim]; k_cache, v_cache: f32[kv_heads, max_len, head_dim], K and V are those of key/value head
-    h // group, group = heads / kv_heads. length: u32
+    q: f32[heads, head_dim]; out: f32[heads, value_dim]; k_cache, v_cache: f32[kv_heads, max_len, head_dim or value_dim], K and
+    V are those of key/value head h // group, group = heads / kv_heads; value_dim is head_dim unless it is given. length: u32
     scalar 1..max_len, or with `indirect` a buffer u32[1] that holds it; any other length writes nothing. Nothing past `length`
-    is read. head_dim is 32, a multiple of 8 from 40 to 256, or 512.
+    is read. head_dim and value_dim are 32, a multiple of 8 from 40 to 256, or 512.
 
     split: a block a head (incremental_attention, multi_warp_attention), or several for long sequences (grouped_attention), see
     token_split.py. output: what is written beside `out` (`_digits`: the int8 planes of its row), see output.py. source: the
@@ -116,7 +116,8 @@ class ContiguousAttention(AttentionType):
         super().__post_init__()
         if not (self.output.one_token and (self.split.any_source or self.source == PLAIN)):
             raise ArgumentError(f"there is no {self.name} of {self.source}, {self.split} and {self.output}")
-        for part in (self.output, self.split, self.source, self.scores):
+        self.output.require(self, self.out_shape)
+        for part in (self.split, self.source, self.scores):
             part.require(self)
         if self.ring is not None and self.scores.window is None:
             raise ArgumentError(f"{self.name}: a ring keeps a window of positions, got ring={self.ring} and no window")
@@ -150,10 +151,10 @@ class ContiguousAttention(AttentionType):
     @property
     def out_shape(self) -> OutShape:
         """Of `out`, as that of one token."""
-        return OutShape(1, self.heads, self.head_dim)
+        return OutShape(1, self.heads, self.value_width)
 
     def signature(self) -> Signature:
-        written = {"out": write(F32, self.heads, self.head_dim), **self.output.arrays(self.out_shape)}
+        written = {"out": write(F32, self.heads, self.value_width), **self.output.arrays(self.out_shape)}
         return self.source.signature(self, {**written, **super().signature(), **self.split.arrays(self)})
 
     def launch(self) -> LaunchConfig:
@@ -190,8 +191,9 @@ class ContiguousAttention(AttentionType):
     def work(self, length: int | None = None) -> Work:
         rows = self.scores.seen(positions(self, self.max_len, length))
         more = self.output.work(self.out_shape), self.source.work(self)
-        flops = self.heads * (4 * rows * self.head_dim + 4 * rows)
-        moved = F32.bytes * self.head_dim * (2 * self.kv_heads * rows + 2 * self.heads)
+        widths = self.head_dim + self.value_width
+        flops = self.heads * (2 * rows * widths + 4 * rows)
+        moved = F32.bytes * widths * (self.kv_heads * rows + self.heads)
         return Work(flops + sum(one.flops for one in more), moved + sum(one.bytes for one in more))
 
     @classmethod
@@ -207,7 +209,7 @@ class ContiguousAttention(AttentionType):
         given = super().inputs(rng)
         while self._is_long(self.max_len) and not self._is_long(int(np.asarray(given["length"]).reshape(()))):
             given = super().inputs(rng)
-        out = {"out": np.zeros((self.heads, self.head_dim), np.float32), **self.output.unwritten(self.out_shape)}
+        out = {"out": np.zeros((self.heads, self.value_width), np.float32), **self.output.unwritten(self.out_shape)}
         return self.source.inputs(self, {**out, **given, **self.split.unwritten(self)}, rng)
 
     def _is_long(self, length: int) -> bool:

@@ -12,10 +12,11 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HalfForm, KernelType, Work
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.output import Heads, Output, OutShape, Results, Runs, Store
+from ptxgen.kernels.attention.output import Output, OutShape, Results, Runs, Store
 from ptxgen.kernels.quantize.f16_split import TILE, WINDOW, arrays, pack, tiles_of, unwritten, windows_of
 from ptxgen.kernels.quantize.f16_split_bounds import f16_split_bounds
 from ptxgen.kernels.quantize.pack_f16 import PackF16, write_staged_f16_split
+from ptxgen.kernels.shape import Named
 from ptxgen.types import F32
 
 HEAD_DIMS = (128, 256)
@@ -41,7 +42,7 @@ class F16SplitOutput(Output):
         """ArgumentError where there is none."""
         return HalfForm(self.parts, self.lane_run)
 
-    def require(self, kernel: Heads) -> None:
+    def require(self, kernel: Named, shape: OutShape) -> None:
         assert self.form
 
     def require_windows(self, kernel: KernelType, windows: int) -> None:

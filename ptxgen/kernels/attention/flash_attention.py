@@ -81,11 +81,12 @@ class _Query(NamedTuple):
 class FlashAttention(PagedKernel):
     """out[r, h] = softmax(q[r, h] K^T / sqrt(head_dim)) V over the positions that row r sees, K and V of head h // group.
 
-    out, q: f32[rows, heads, head_dim]; cache, tables, slot and position as in PagedKernel. tiles: u32[tiles, 2], the first row
-    of a tile and how many it has, up to `tile_rows`; 0 for none. The rows of a tile are of one slot at positions one after
-    another, of which the kernel reads the first. Rows of no tile, idle rows and tiles with too many rows are not touched.
-    group = heads / kv_heads is at most `queries`: 64, or 128 if head_dim is a multiple of 64 and most_warps is 8; half as many
-    where two warps share a query, of more than 128 values, and a quarter of more than 256, for which the cache must be f16.
+    q: f32[rows, heads, head_dim]; out: f32[rows, heads, value_dim]; cache, tables, slot and position as in PagedKernel. tiles:
+    u32[tiles, 2], the first row of a tile and how many it has, up to `tile_rows`; 0 for none. The rows of a tile are of one
+    slot at positions one after another, of which the kernel reads the first. Rows of no tile, idle rows and tiles with too many
+    rows are not touched. group = heads / kv_heads is at most `queries`: 64, or 128 if both widths are multiples of 64 and
+    most_warps is 8; half as many where two warps share a query, of a width of more than 128, and a quarter of more than 256,
+    for which the cache must be f16.
 
     f32 operands are rounded to `parts` f16: 1 is plain f16, 2 keeps 22 bits. Queries, keys and values up to 65504 are allowed,
     larger ones make NaN or infinity. A row's bits depend on its own queries and what it sees alone, so not on its tile, as long
@@ -115,25 +116,25 @@ class FlashAttention(PagedKernel):
             raise ArgumentError(f"{self.name}: parts must be one of {PARTS_ALLOWED}, got {self.parts!r}")
         if self.most_warps not in WARPS_ALLOWED:
             raise ArgumentError(f"{self.name}: most_warps must be one of {WARPS_ALLOWED}, got {self.most_warps!r}")
-        require_room(self, "keys, values and scores of a tile", self._shared, MOST_SHARED, "head_dim")
+        names = ("head_dim",) if self.value_dim is None else ("head_dim", "value_dim")
+        require_room(self, "keys, values and scores of a tile", self._shared, MOST_SHARED, *names)
         if self.group > self.queries:
             raise ArgumentError(f"{self.name}: at most {self.queries} heads may share a key/value head, got {self.group}")
 
     @property
     def sharing(self) -> int:
         """Warps that share a query, 1, 2 or 4."""
-        return 1 << max(-(-self.head_dim // LONGEST_PART) - 1, 0).bit_length()
+        return 1 << max(-(-self.widest // LONGEST_PART) - 1, 0).bit_length()
 
-    @property
-    def padded(self) -> int:
-        """Values of a row in shared memory: whole blocks of 32 for each warp that shares it."""
+    def padded(self, tensor: str) -> int:
+        """Values of a row of `k` or `v` in shared memory: whole blocks of 32 for each warp that shares it."""
         whole = WARP_SIZE * self.sharing
-        return -(-self.head_dim // whole) * whole
+        return -(-self.width(tensor) // whole) * whole
 
     @property
     def warps(self) -> int:
         """Warps of a block: as many as share a row of the cache evenly, 8 values at a time, while they bring it."""
-        return gcd(self.padded // CHUNK, self.most_warps)
+        return gcd(self.padded("k") // CHUNK, self.padded("v") // CHUNK, self.most_warps)
 
     @property
     def queries(self) -> int:
@@ -145,14 +146,17 @@ class FlashAttention(PagedKernel):
         """The most rows of a tile."""
         return self.queries // self.group
 
-    @property
-    def staged(self) -> StagedRows:
-        """The keys, or the values, that stand in shared memory at a time: all of one page."""
-        return StagedRows(self.padded, TILE, 1 if self.kv_type == "f16" else self.parts)
+    def staged(self, tensor: str) -> StagedRows:
+        """The keys (`k`), or the values (`v`), that stand in shared memory at a time: all of one page."""
+        return StagedRows(self.padded(tensor), TILE, 1 if self.kv_type == "f16" else self.parts)
 
     @property
     def _tile(self) -> QueryTile:
-        return QueryTile(self.staged, self.parts, self.head_dim, self.sharing)
+        return QueryTile(self.staged("k"), self.parts, self.head_dim, self.sharing)
+
+    @property
+    def _values(self) -> QueryTile:
+        return QueryTile(self.staged("v"), self.parts, self.value_width, self.sharing)
 
     @property
     def _exchange(self) -> int:
@@ -162,15 +166,15 @@ class FlashAttention(PagedKernel):
     @property
     def _shared(self) -> int:
         """Bytes of shared memory of a block."""
-        return 2 * self.staged.bytes + F32.bytes * self._exchange
+        return self.staged("k").bytes + self.staged("v").bytes + F32.bytes * self._exchange
 
     @property
     def _staging(self) -> Staging:
-        return Staging(self, self.staged, self.warps * WARP_SIZE)
+        return Staging(self, {tensor: self.staged(tensor) for tensor in ("k", "v")}, self.warps * WARP_SIZE)
 
     def signature(self) -> Signature:
         return {
-            "out": Array(F32, (self.rows, self.heads, self.head_dim), "out", partial=True),
+            "out": Array(F32, (self.rows, self.heads, self.value_width), "out", partial=True),
             "q": Array(F32, (self.rows, self.heads, self.head_dim), "in", partial=True),
             **self.caches("in"),
             **self.places(),
@@ -209,7 +213,7 @@ class FlashAttention(PagedKernel):
         operands = self._tile.queries(k, places, self.scores.factor(self.head_dim) * LOG2_E)
         limits = [rows.position + query.row for query in queries]
         slopes = [self.scores.slope(k, one.head, self.heads, LOG2_E) for one in queries] if self.scores.alibi else []
-        running = self._tile.start(k) if isinstance(seen_from, int) else self._tile.start(k, LOWEST_SCORE)
+        running = self._values.start(k) if isinstance(seen_from, int) else self._values.start(k, LOWEST_SCORE)
         keys, values, exchange = self._room(k)
         self._staging.clear(k, keys, values)
         last = rows.position + rows.number - 1
@@ -219,7 +223,7 @@ class FlashAttention(PagedKernel):
         for start in k.strided(begin, last + 1, step=TILE):
             following = start + TILE
             next_page = self.page(k, rows.slot, k.min(following, last))
-            self._staging.finish(k, keys)
+            self._staging.finish(k, "k", keys)
             k.barrier()  # the keys are there, and nobody reads the last values any more
             self._staging.begin(k, "v", values, self._staging.row(k, page, start, seen_from, last))
             scores = self._tile.scores(k, operands, keys)
@@ -233,21 +237,22 @@ class FlashAttention(PagedKernel):
                 scores = self._tile.less_slopes(k, scores, slopes, distances)
             self._hide(k, scores, start, limits)
             weights, shrinks = self._tile.weigh(k, running, scores)
-            self._staging.finish(k, values)
+            self._staging.finish(k, "v", values)
             k.barrier()
             with k.when(following <= last):
                 self._staging.begin(k, "k", keys, self._staging.row(k, next_page, following, seen_from, last))
             page @= next_page
-            self._tile.add(k, running, weights, shrinks, values)
+            self._values.add(k, running, weights, shrinks, values)
         self._store(k, rows, queries, running)
 
     def _room(self, k: KernelBuilder) -> tuple[StagedArray, StagedArray, SharedPart | None]:
         """Where keys, values, and what warps exchange, stand in shared memory."""
         if self._shared <= MAX_STATIC_SHARED:
             exchange = k.shared(F32, self._exchange).start() if self._exchange else None
-            return self.staged.make(k), self.staged.make(k), exchange
-        name, size = k.dynamic_shared(F16).name, self.staged.bytes
-        exchange = SharedPart(k, k.symbol_address(name), F32, 2 * size) if self._exchange else None
+            return self.staged("k").make(k), self.staged("v").make(k), exchange
+        name, size = k.dynamic_shared(F16).name, self.staged("k").bytes
+        both = size + self.staged("v").bytes
+        exchange = SharedPart(k, k.symbol_address(name), F32, both) if self._exchange else None
         return StagedArray(name), StagedArray(name, size), exchange
 
     def _queries(self, k: KernelBuilder, rows: _Rows) -> list[_Query]:
@@ -282,10 +287,10 @@ class FlashAttention(PagedKernel):
     def _store(self, k: KernelBuilder, rows: _Rows, queries: list[_Query], running: Running) -> None:
         for number, (query, total) in enumerate(zip(queries, self._tile.totals(k, running), strict=True)):
             with k.when(query.live):
-                out = k.arg.out.at(rows.first + query.row, query.head, plus((k.lane % 4) * 2, self._tile.own(k)))
+                out = k.arg.out.at(rows.first + query.row, query.head, plus((k.lane % 4) * 2, self._values.own(k)))
                 inverse = 1.0 / total  # once: 64 divisions are half of the kernel's text
                 for block, values in enumerate(running.weighted):
-                    inside = self._tile.inside(k, block * CHUNK)
+                    inside = self._values.inside(k, block * CHUNK)
                     with nullcontext() if isinstance(inside, bool) else k.when(inside):
                         if inside is not False:
                             k.store(out[block * CHUNK], [value * inverse for value in values[2 * number : 2 * number + 2]])
@@ -306,22 +311,9 @@ class FlashAttention(PagedKernel):
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         out = arguments["out"].astype(np.float64)
         for row, where in self.live_rows(arguments):
-            scores, values = self._exact(arguments, row, where)
+            scores, values = self.exact(arguments, row, where)
             out[row] = np.einsum("hl,hld->hd", softmax(scores), values)
         return {"out": out}
-
-    def _exact(
-        self, arguments: Mapping[str, Any], row: int, where: NDArray[np.int64], *, magnitude: bool = False
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The scores [heads, positions] of a row and the values [heads, positions, head_dim]; with `magnitude` of the absolute
-        numbers, without cap and ALiBi."""
-        q = arguments["q"][row].astype(np.float64)
-        keys, values = (self.values(arguments, tensor, where).repeat(self.group, axis=0) for tensor in ("k", "v"))
-        if magnitude:
-            products = np.einsum("hd,hld->hl", np.abs(q), np.abs(keys))
-            return products * self.scores.factor(self.head_dim), np.abs(values)
-        products, distances = np.einsum("hd,hld->hl", q, keys), self.distances(arguments, row, where)
-        return self.scores.exact(products, self.head_dim, distances), values
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """Rounding bound, relative to the sums of the magnitudes.
@@ -337,21 +329,22 @@ class FlashAttention(PagedKernel):
         out = self.reference(**arguments)["out"]
         bound = np.zeros(out.shape)
         cached = 0.0 if self.kv_type == "f16" else relative_error(self.parts)
-        products = self.parts + self.staged.parts - 1
+        staged = self.staged("k")
+        products = self.parts + staged.parts - 1
         split = relative_error(self.parts) + cached + (cached if self.parts == 2 else 0.0)
         for row, where in self.live_rows(arguments):
-            scores, _ = self._exact(arguments, row, where)
-            sizes, magnitudes = self._exact(arguments, row, where, magnitude=True)
-            weights, tiles = softmax(scores), -(-(len(where) + self.scores.hidden) // self.staged.rows)
+            scores, _ = self.exact(arguments, row, where)
+            sizes, magnitudes = self.exact(arguments, row, where, magnitude=True)
+            weights, tiles = softmax(scores), -(-(len(where) + self.scores.hidden) // staged.rows)
             of_score = sizes * ((3.1 * products * self.head_dim + 1 + self.sharing) * UNIT + split)
             of_score = of_score + UNIT * self.scores.units(sizes, self.distances(arguments, row, where))
             of_score = of_score + self._small_scores(arguments, row, where)
             of_weight = of_score + UNIT * (3 * (tiles + 2) + scores.max(axis=1, keepdims=True) - scores)
-            of_sum = of_weight + split + UNIT * (3.1 * products * self.staged.rows + tiles + 2)
+            of_sum = of_weight + split + UNIT * (3.1 * products * staged.rows + tiles + 2)
             above = np.einsum("hl,hld->hd", weights * of_sum, magnitudes) + 2 * LEAST_ERROR * (
                 magnitudes.sum(axis=1) / np.exp(scores - scores.max(axis=1, keepdims=True)).sum(axis=1)[:, None] + 1.0
             )
-            below = np.sum(weights * (of_weight + UNIT * (self.staged.rows // 4 + tiles + 4)), axis=1, keepdims=True)
+            below = np.sum(weights * (of_weight + UNIT * (staged.rows // 4 + tiles + 4)), axis=1, keepdims=True)
             bound[row] = 1.1 * (above + below * np.abs(out[row])) + 2.0**-140
         return {"out": bound}
 
@@ -365,9 +358,8 @@ class FlashAttention(PagedKernel):
         """All rows at the last position."""
         length = self.scores.seen(self.max_len)
         seen = self.rows * self.heads * length
-        cache = 2 * self.kv_heads * length * self.kv.row_bytes(self.head_dim)
-        moved = 2 * F32.bytes * self.rows * self.heads * self.head_dim
-        return Work(flops=seen * (4 * self.head_dim + 4), bytes=cache + moved)
+        cache, widths = self.kv_heads * length * self.row_bytes, self.head_dim + self.value_width
+        return Work(flops=seen * (2 * widths + 4), bytes=cache + F32.bytes * self.rows * self.heads * widths)
 
     @classmethod
     def cases(cls, *, scores: type[Scoring] = Scoring, **fixed: Any) -> Iterator[KernelType]:
@@ -385,7 +377,8 @@ class FlashAttention(PagedKernel):
         for name in ("slot", "position"):
             arguments[name] = arguments[name][order]
         q = rng.normal(0.0, 2.0, (self.rows, self.heads, self.head_dim)).astype(np.float32)
-        return {"out": np.zeros_like(q), "q": q, **arguments, "tiles": self._random_tiles(rng, arguments)}
+        out = np.zeros((self.rows, self.heads, self.value_width), np.float32)
+        return {"out": out, "q": q, **arguments, "tiles": self._random_tiles(rng, arguments)}
 
     def _random_tiles(self, rng: np.random.Generator, arguments: Mapping[str, Any]) -> NDArray[np.uint32]:
         tiles = np.zeros((self.tiles, 2), np.uint32)

@@ -9,7 +9,8 @@ depend on the inputs alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from math import gcd, log2
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.paged_cache import TILE
 from ptxgen.kernels.attention.scores import HeadScores
 from ptxgen.kernels.attention.tiles import Softmax, dot, transposed_sum
+from ptxgen.kernels.shape import ValueWidth
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
@@ -50,21 +52,27 @@ class Merged(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GroupTiles:
+class GroupTiles(ValueWidth):
     """The layout: rows of `head_dim` values (a multiple of 32 up to 256), `heads` that share them, `warps`, a power of two up
-    to 32, and the positions of a `tile`, one of TILES_ALLOWED."""
+    to 32, and the positions of a `tile`, one of TILES_ALLOWED. value_dim: of rows of V, if it is another."""
 
     head_dim: int
     heads: int
     warps: int
     tile: int = TILE
+    value_dim: int | None = None
+
+    @property
+    def of_values(self) -> GroupTiles:
+        """The layout of rows of V; the same where these are as wide as those of K."""
+        return self if self.value_width == self.head_dim else replace(self, head_dim=self.value_width, value_dim=None)
 
     @staticmethod
-    def most_heads(head_dim: int, warps: int) -> int:
+    def most_heads(widest: int, warps: int) -> int:
         """The most heads that fit: a lane has registers for so many values, and at the end stands for a head and a warp, where
         there are more than eight warps several times; the sums of all warps fit shared memory."""
-        most = MOST_VALUES if head_dim <= 256 and head_dim % WARP_SIZE == 0 else FEWER_VALUES
-        values, sums = most // GroupTiles(head_dim, 1, warps).values, MOST_SUMS // (warps * head_dim)
+        most = MOST_VALUES if widest <= 256 and widest % WARP_SIZE == 0 else FEWER_VALUES
+        values, sums = most // GroupTiles(widest, 1, warps).values, MOST_SUMS // (warps * widest)
         return max(1, min(MOST_HEADS, WARP_SIZE // min(warps, 8), values, sums))
 
     @property
@@ -109,7 +117,8 @@ class GroupTiles:
     def sum_units(self, tiles: int) -> int:
         """Roundings of a weighted sum over so many tiles a warp: a position of a stream each, the tree over the streams, one of
         the merge and one a warp."""
-        return tiles * self.tile // self.streams + int(log2(self.streams)) + 1 + self.warps
+        streams = self.of_values.streams
+        return tiles * self.tile // streams + int(log2(streams)) + 1 + self.warps
 
     def first(self, k: KernelBuilder) -> Value:
         """The lane's first place in a row."""
@@ -160,7 +169,9 @@ class GroupTiles:
         turn_of_lane = lane % self.rounds
         place = (turn_of_lane * self.flight + lane // span) * self.streams + stream
         counts = None if span == self.rounds else lane % span < self.rounds  # one of two lanes for a position
-        parts = [Softmax(k.f32(float("-inf")), k.f32(0.0), [k.f32(0.0) for _ in range(self.values)]) for _ in range(self.heads)]
+        rows = self.of_values
+        row_stream = stream if rows is self else k.lane // rows.lanes
+        parts = [Softmax(k.f32(float("-inf")), k.f32(0.0), [k.f32(0.0) for _ in range(rows.values)]) for _ in range(self.heads)]
         own, stop = (
             k.shuffle(begin + k.warp * self.tile, 0),
             k.shuffle(stop, 0),
@@ -171,22 +182,38 @@ class GroupTiles:
             least = None if first is None else k.max(first, start) - start
             found = [k.f32(float("-inf")) for _ in parts]
             for turn in self._turns(k, last):
-                rows = self._rows(k, keys, turn, stream, last, least)
+                read = self._rows(k, keys, turn, stream, last, least)
                 for head, score in enumerate(found):
                     query = self._query(k, queries.at(head * self.head_dim))
-                    sums = scores.of(k, transposed_sum(k, [dot(k, query, row) for row in rows], self.lanes))
+                    sums = scores.of(k, transposed_sum(k, [dot(k, query, row) for row in read], self.lanes))
                     score @= k.select(turn_of_lane == turn, sums, score)
             inside = place <= last if least is None else (place <= last) & (place >= least)
             at = [scores.at(k, score, start, place, head) for head, score in enumerate(found)]
             weights = [self._weight(k, part, score, inside, counts) for part, score in zip(parts, at, strict=True)]
-            for turn in self._turns(k, last):
-                holder = k.lane - lane + turn
-                for i, row in enumerate(self._rows(k, values, turn, stream, last, least)):
+            for turn in rows._turns(k, last):
+                holder = self._holder(k, lane, turn)
+                for i, row in enumerate(rows._rows(k, values, turn, row_stream, last, least)):
                     for weight, part in zip(weights, parts, strict=True):
-                        share = k.shuffle(weight, holder + i * span)
+                        share = k.shuffle(weight, holder(i))
                         for value, each in zip(row, part.weighted, strict=True):
                             each @= k.fma(share, value, each)
         return parts
+
+    def _holder(self, k: KernelBuilder, lane: Value, turn: Value) -> Callable[[int], Value]:
+        """Which lane has the weight of the lane's row number i in a round of values."""
+        rows, span = self.of_values, self.lanes // self.flight
+        if rows is self:
+            holder = k.lane - lane + turn
+            return lambda i: holder + i * span
+        first = turn * (rows.flight * rows.streams) + k.lane // rows.lanes
+
+        @cache
+        def of(i: int) -> Value:
+            place = first + i * rows.streams
+            number = place // self.streams
+            return place % self.streams * self.lanes + number % self.flight * span + number // self.flight
+
+        return of
 
     def _turns(self, k: KernelBuilder, last: Value) -> Iterator[Value]:
         """The rounds that have a position. Their number is no constant, which keeps the assembler from unrolling the loop and
@@ -240,7 +267,7 @@ class GroupTiles:
             merged.append(Merged(highest, whole, k.lane // self.warps + first, mine))
             for head, part in enumerate(parts[first : first + together]):
                 own = k.shuffle(shrink, k.warp + head * self.warps)
-                weighted.append([self._of_streams(k, each) * own for each in part.weighted])
+                weighted.append([self.of_values._of_streams(k, each) * own for each in part.weighted])
         return merged, weighted
 
     def _of_streams(self, k: KernelBuilder, value: Value) -> Value:
@@ -254,22 +281,23 @@ class GroupTiles:
     def added(self, k: KernelBuilder, weighted: list[list[Value]]) -> Iterator[tuple[Value, Value, Value]]:
         """The sums over the warps: head, d and the sum, in the thread that has it to write; a head of `heads` or more has
         none. All threads must come here, and what is done with a sum must not need them all."""
-        sums = k.shared(F32, self.warps, self.heads * self.head_dim)
-        first = self.first(k)
-        with k.when(k.lane < self.lanes):
+        row = self.of_values
+        sums = k.shared(F32, self.warps, self.heads * row.head_dim)
+        first = row.first(k)
+        with k.when(k.lane < row.lanes):
             for head, values in enumerate(weighted):
-                for i in range(0, self.values, self.width):
-                    part = values[i : i + self.width]
-                    k.store(sums[k.warp, first + (head * self.head_dim + i * self.lanes)], part if self.width > 1 else part[0])
+                for i in range(0, row.values, row.width):
+                    part = values[i : i + row.width]
+                    k.store(sums[k.warp, first + (head * row.head_dim + i * row.lanes)], part if row.width > 1 else part[0])
         k.barrier()
         threads = self.warps * WARP_SIZE
-        for start in range(0, self.heads * self.head_dim, threads):
+        for start in range(0, self.heads * row.head_dim, threads):
             place = k.tid.x + start if start else k.tid.x
-            with k.when(place < self.heads * self.head_dim):
+            with k.when(place < self.heads * row.head_dim):
                 whole = k.load(sums[0, place])
                 for warp in range(1, self.warps):
                     whole = whole + k.load(sums[warp, place])
-                yield place // self.head_dim, place % self.head_dim, whole
+                yield place // row.head_dim, place % row.head_dim, whole
 
 
 def _lanes(loads: int) -> int:

@@ -12,6 +12,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.rope.rope import Pair, load_pairs, neighbours, store_pairs, turned
+from ptxgen.kernels.shape import ValueWidth
 
 Row = Callable[[str, Value, Value], GlobalArray]
 """Where q, k or v (a name) has value `first` of a head: (name, head, first)."""
@@ -21,7 +22,7 @@ Keep = Callable[[str, Value, Value, int, Sequence[Pair]], None]
 
 
 @dataclass(frozen=True)
-class HeadPairs:
+class HeadPairs(ValueWidth):
     """Fields as in RopeScatter. count: successive pairs that a thread takes, 1 or 2, a divisor of rotary_dim / 2. stored: opens
     the branch of those who may store; what they store is loaded and computed before it."""
 
@@ -33,6 +34,16 @@ class HeadPairs:
     rotary_dim: int
     count: int = 1
     stored: Callable[[], AbstractContextManager[Any]] = nullcontext
+    value_dim: int | None = None
+
+    def place(self, k: KernelBuilder, pair: Value) -> tuple[Value, Value]:
+        """The head, as `write` numbers it, and the pair there, of pair number `pair` of all heads."""
+        half, half_value, before = self.head_dim // 2, self.value_width // 2, self.heads + self.kv_heads
+        head, i = pair // half, pair % half
+        if half_value == half:
+            return head, i
+        of_value, rest = pair >= before * half, pair - before * half
+        return k.select(of_value, rest // half_value + before, head), k.select(of_value, rest % half_value, i)
 
     def write(self, k: KernelBuilder, head: Value, i: Value, position: Value, row: Row, keep: Keep) -> None:
         """The pairs of a head from pair i on; the heads are numbered through: those of q, then of k, then of v. Values past
@@ -64,7 +75,8 @@ class HeadPairs:
         place = row(name, head, first)
         pairs = load_pairs(k, place, distance, self.count)
         if self.bias:
-            biases = load_pairs(k, getattr(k.arg, f"{name}_bias").at(head * self.head_dim + first), distance, self.count)
+            width = self.value_width if name == "v" else self.head_dim
+            biases = load_pairs(k, getattr(k.arg, f"{name}_bias").at(head * width + first), distance, self.count)
             pairs = [(pair[0] + bias[0], pair[1] + bias[1]) for pair, bias in zip(pairs, biases, strict=True)]
         if turn:
             angles = neighbours(k.load_vector(k.arg.table[position, i, 0], 2 * self.count))

@@ -12,11 +12,11 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Work
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.output import Heads, HeadValues, Output, OutShape, Own, Runs, Store, StoreHead, ready
+from ptxgen.kernels.attention.output import HeadValues, Output, OutShape, Own, Runs, Store, StoreHead, ready
 from ptxgen.kernels.quantize import int8_planes
 from ptxgen.kernels.quantize.plane_bounds import plane_bounds
 from ptxgen.kernels.quantize.quantize import Quantize, write_planes
-from ptxgen.kernels.shape import require_of
+from ptxgen.kernels.shape import Named, require_of
 from ptxgen.types import F32
 
 
@@ -29,11 +29,11 @@ class Int8PlanesOutput(Output):
     summary = "quantised to int8 planes"
     digits: int
 
-    def require(self, kernel: Heads) -> None:
+    def require(self, kernel: Named, shape: OutShape) -> None:
         require_of(kernel.name, self, "digits", high=max(int8_planes.LARGEST))
-        if kernel.head_dim % int8_planes.BLOCK:
+        if shape.head_dim % int8_planes.BLOCK:
             raise ArgumentError(
-                f"{kernel.name} quantises heads whose head_dim is a multiple of {int8_planes.BLOCK}, got {kernel.head_dim}"
+                f"{kernel.name} quantises heads of a multiple of {int8_planes.BLOCK} values, got {shape.head_dim}"
             )
 
     def arrays(self, shape: OutShape) -> Signature:

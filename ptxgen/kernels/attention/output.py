@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.dsl.parts import KernelPart
 from ptxgen.dsl.value import Value
+from ptxgen.kernels.shape import Named
 from ptxgen.target import DEFAULT
 
 Runs = Iterator[tuple[Value, tuple[Value, ...], Value]]
@@ -40,23 +41,9 @@ Results = Callable[[Value, Value], HeadValues]
 """Computes those of a token and a head. All threads must come there."""
 
 
-class Heads(Protocol):
-    """What a form asks of a kernel."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def head_dim(self) -> int:
-        """Values of a head."""
-        ...
-
-
 @dataclass(frozen=True)
 class OutShape:
-    """out: f32[tokens, heads, head_dim]; a token's row has `size` values."""
+    """out: f32[tokens, heads, head_dim]; a token's row has `size` values. head_dim: of results, so of values."""
 
     tokens: int
     heads: int
@@ -81,7 +68,7 @@ class Output(KernelPart):
     least_sm: ClassVar[int] = DEFAULT.sm
     one_token: ClassVar[bool] = True
 
-    def require(self, kernel: Heads) -> None:
+    def require(self, kernel: Named, shape: OutShape) -> None:
         """Raise ArgumentError unless the form exists of heads of this size."""
 
     def require_windows(self, kernel: KernelType, windows: int) -> None:

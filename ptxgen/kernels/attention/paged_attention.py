@@ -44,7 +44,7 @@ from ptxgen.types import F32, U32
 class PagedAttention(PagedKernel):
     """The softmax of each part of the positions that a row sees, for paged_attention_reduce.
 
-    q: f32[rows, heads, head_dim]; peaks, totals: f32[rows, heads, splits], weighted: f32[rows, heads, splits, head_dim], see
+    q: f32[rows, heads, head_dim]; peaks, totals: f32[rows, heads, splits], weighted: f32[rows, heads, splits, value_dim], see
     `partials`; how the positions are dealt out: SequenceSplit; the cache, slot and position as in PagedKernel. A block takes a
     part for up to 8 query heads of a key/value head, which share each read of the cache, and has a warp for each `tile` (32 or
     16) of `least` positions. A row whose position is max_len or more writes nothing. At most `spread` blocks share the parts of
@@ -86,7 +86,7 @@ class PagedAttention(PagedKernel):
     @property
     def blocks(self) -> int:
         """Blocks that share the heads of a group."""
-        return -(-self.group // GroupTiles.most_heads(self.head_dim, self.warps))
+        return -(-self.group // GroupTiles.most_heads(self.widest, self.warps))
 
     @property
     def warps(self) -> int:
@@ -96,7 +96,7 @@ class PagedAttention(PagedKernel):
     @property
     def tiles(self) -> GroupTiles:
         """How a block goes over its positions."""
-        return GroupTiles(self.head_dim, -(-self.group // self.blocks), self.warps, self.tile)
+        return GroupTiles(self.head_dim, -(-self.group // self.blocks), self.warps, self.tile, self.value_dim)
 
     def filling(self) -> Self:
         """The same with as many blocks a row as a large GPU holds at once, if all rows have long sequences."""
@@ -104,7 +104,7 @@ class PagedAttention(PagedKernel):
 
     def signature(self) -> Signature:
         return {
-            **partials(self.rows, self.heads, self.splits, self.head_dim, "out"),
+            **partials(self.rows, self.heads, self.splits, self.value_width, "out"),
             "q": read(F32, self.rows, self.heads, self.head_dim),
             **self.caches("in"),
             **self.places(),
@@ -221,15 +221,15 @@ class PagedAttention(PagedKernel):
         """The keys and the values of the tile that starts at a position whose page exists."""
         page = self.page(k, slot, start)
         keys, values = (self.cached(k, tensor, page, kv_head, start % self.page_len, 0) for tensor in ("k", "v"))
-        return self._load(k, keys), self._load(k, values)
+        return self._load(k, "k", keys), self._load(k, "v", values)
 
-    def _load(self, k: KernelBuilder, rows: list[GlobalArray]) -> Load:
-        """Loads the lane's values of rows of a tile, which starts with these."""
-        first = self.tiles.first(k)
+    def _load(self, k: KernelBuilder, tensor: str, rows: list[GlobalArray]) -> Load:
+        """Loads the lane's values of rows of a tile of `tensor`, which starts with these."""
+        first = (self.tiles.of_values if tensor == "v" else self.tiles).first(k)
         parts = [array.at(first // part.values) for array, part in zip(rows, self.kv.parts, strict=True)]
 
         def load(row: Value, places: range, width: int) -> list[Value]:
-            moved = self.moved(parts, row)
+            moved = self.moved(tensor, parts, row)
             return [value for place in places for value in self.kv.load(k, moved, place, width)]
 
         return load
@@ -243,19 +243,6 @@ class PagedAttention(PagedKernel):
         for number, at in enumerate(self.split.slices(length - tile)):
             part = where[max(at.start + tile, first) : at.stop + tile]
             yield number, part if (part[:, 0] < self.pages).all() else where[:0]
-
-    def exact(
-        self, arguments: Mapping[str, Any], row: int, where: NDArray[np.int64], *, magnitude: bool = False
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Scores [heads, positions] and values [heads, positions, head_dim], in float64; with `magnitude` of the absolute
-        numbers, without cap and ALiBi."""
-        q = arguments["q"][row].astype(np.float64)
-        keys, values = (self.values(arguments, tensor, where).repeat(self.group, axis=0) for tensor in ("k", "v"))
-        if magnitude:
-            products = np.einsum("hd,hld->hl", np.abs(q), np.abs(keys))
-            return products * self.scores.factor(self.head_dim), np.abs(values)
-        products, distances = np.einsum("hd,hld->hl", q, keys), self.distances(arguments, row, where)
-        return self.scores.exact(products, self.head_dim, distances), values
 
     def errors(self, arguments: Mapping[str, Any], row: int, where: NDArray[np.int64]) -> NDArray[np.float64]:
         """What scores may be off by, [heads, positions], in units of 2^-24."""
@@ -291,9 +278,9 @@ class PagedAttention(PagedKernel):
         otherwise. Raises ArgumentError for a length that is not in 1..max_len."""
         length = self.scores.seen(positions(self, self.max_len, length))
         parts = len(self.split.slices(length))
-        cache = 2 * self.kv_heads * length * self.kv.row_bytes(self.head_dim)
-        handed = self.heads * (self.head_dim + parts * (self.head_dim + 2))
-        flops = self.heads * (4 * length * self.head_dim + 4 * length)
+        cache = self.kv_heads * length * self.row_bytes
+        handed = self.heads * (self.head_dim + parts * (self.value_width + 2))
+        flops = self.heads * (2 * length * (self.head_dim + self.value_width) + 4 * length)
         tables = -(-length // self.page_len) + 2
         return Work(flops=self.rows * flops, bytes=self.rows * (cache + F32.bytes * handed + U32.bytes * tables))
 
@@ -315,7 +302,7 @@ class PagedAttention(PagedKernel):
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """The scores of a head of many values are spread as those of models are: so the weights are, too."""
-        handed = partials(self.rows, self.heads, self.splits, self.head_dim, "out")
+        handed = partials(self.rows, self.heads, self.splits, self.value_width, "out")
         return {
             **{name: np.full(array.shape, np.nan, np.float32) for name, array in handed.items() if isinstance(array, Array)},
             "q": rng.normal(0.0, 2.0, (self.rows, self.heads, self.head_dim)).astype(np.float32),

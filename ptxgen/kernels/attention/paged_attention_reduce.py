@@ -65,7 +65,7 @@ class PagedAttentionReduce(KernelType):
         require_head_dim(self, self.head_dim)
         require(self, "max_len", low=TILE, high=LONGEST, multiple=TILE)
         require_split(self, self.split)
-        self.output.require(self)
+        self.output.require(self, self.out_shape)
         self.scores.require(self)
         self.output.require_head_dim(self, self.head_dim)
 

@@ -27,7 +27,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import LONGEST
 from ptxgen.kernels.attention.kv_type import KvType, kv_type
 from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring
-from ptxgen.kernels.shape import MOST_ROWS, require, require_head_dim
+from ptxgen.kernels.shape import MOST_ROWS, ValueWidth, require, require_head_dim
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import U32
 
@@ -53,13 +53,13 @@ def length_of(k: KernelBuilder, position: Value, max_len: int) -> Value:
 
 
 @dataclass(frozen=True)
-class PagedKernel(KernelType):
+class PagedKernel(ValueWidth, KernelType):
     """A kernel on the paged cache of a layer, for the rows of a step.
 
-    k_cache, v_cache: kv[pages, kv_heads, page_len, head_dim], kv = f32, f16 or, for q8_0, s8 with k_scales, v_scales:
-    f16[pages, kv_heads, page_len, head_dim / 32]; tables: u32[slots, max_len / page_len, rounded up]; slot, position:
-    u32[rows]. heads is a multiple of kv_heads, page_len and max_len of 32; head_dim: see require_head_dim, for q8_0 a multiple
-    of 32.
+    k_cache, v_cache: kv[pages, kv_heads, page_len, width], kv = f32, f16 or, for q8_0, s8 with k_scales, v_scales: f16[pages,
+    kv_heads, page_len, width / 32], where the width of K is head_dim and that of V is value_dim, head_dim unless it is given;
+    tables: u32[slots, max_len / page_len, rounded up]; slot, position: u32[rows]. heads is a multiple of kv_heads, page_len of
+    32, max_len of page_len; widths: see require_head_dim, for q8_0 multiples of 32.
     """
 
     family: ClassVar[str] = "attention"
@@ -72,20 +72,21 @@ class PagedKernel(KernelType):
     slots: int
     max_len: int
     kv_type: str = field(kw_only=True)
+    value_dim: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         require(self, "rows", high=MOST_ROWS)
         require(self, "heads", "kv_heads", "pages", "slots")
-        require_head_dim(self, self.head_dim)
+        require_head_dim(self, self.head_dim, self.value_dim)
         require(self, "page_len", low=TILE, high=LONGEST, multiple=TILE)
         require(self, "max_len", low=self.page_len, high=LONGEST, multiple=TILE)
         if self.heads % self.kv_heads:
             raise ArgumentError(f"{self.name}: heads must be a multiple of kv_heads ({self.kv_heads}), got {self.heads}")
-        if self.head_dim % self.kv.together:
-            raise ArgumentError(
-                f"{self.name}: a cache of {self.kv_type} needs a head_dim that is a multiple of {self.kv.together}, got "
-                f"{self.head_dim}"
-            )
+        for name in ("head_dim", "value_dim"):
+            size = getattr(self, name)
+            if size is not None and size % self.kv.together:
+                multiple = f"a multiple of {self.kv.together}"
+                raise ArgumentError(f"{self.name}: a cache of {self.kv_type} needs a {name} that is {multiple}, got {size}")
 
     @property
     def kv(self) -> KvType:
@@ -107,13 +108,22 @@ class PagedKernel(KernelType):
         """Which positions a row sees, and how."""
         return PLAIN_SCORES
 
+    def width(self, tensor: str) -> int:
+        """Values of a row of `k` or `v`."""
+        return self.value_width if tensor == "v" else self.head_dim
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of K and one of V."""
+        return self.kv.row_bytes(self.head_dim) + self.kv.row_bytes(self.value_width)
+
     # Arguments
 
     def caches(self, direction: Direction) -> Signature:
         """The arrays of keys and of values, for signatures."""
         rows = (self.pages, self.kv_heads, self.page_len)
         return {
-            f"{tensor}_{part.suffix}": Array(part.dtype, (*rows, self.head_dim // part.values), direction, partial=True)
+            f"{tensor}_{part.suffix}": Array(part.dtype, (*rows, self.width(tensor) // part.values), direction, partial=True)
             for tensor in ("k", "v")
             for part in self.kv.parts
         }
@@ -147,13 +157,14 @@ class PagedKernel(KernelType):
         return [
             getattr(k.arg, f"{tensor}_{part.suffix}")
             .at(0, 0, 0, 0)
-            .at(row * (self.head_dim // part.values) + first // part.values)
+            .at(row * (self.width(tensor) // part.values) + first // part.values)
             for part in self.kv.parts
         ]
 
-    def moved(self, parts: Sequence[GlobalArray], rows: Value) -> list[GlobalArray]:
-        """The same values of the row that stands `rows` rows after in the page."""
-        return [array.at(rows * (self.head_dim // part.values)) for array, part in zip(parts, self.kv.parts, strict=True)]
+    def moved(self, tensor: str, parts: Sequence[GlobalArray], rows: Value) -> list[GlobalArray]:
+        """The same values of the row of `tensor` that stands `rows` rows after in the page."""
+        width = self.width(tensor)
+        return [array.at(rows * (width // part.values)) for array, part in zip(parts, self.kv.parts, strict=True)]
 
     # In NumPy
 
@@ -180,10 +191,23 @@ class PagedKernel(KernelType):
         return distances
 
     def values(self, arguments: Mapping[str, Any], tensor: str, where: NDArray[np.int64]) -> NDArray[np.float64]:
-        """What the cache of `tensor` (`k` or `v`) holds there, exactly: f64[kv_heads, positions, head_dim]. where: pages and
+        """What the cache of `tensor` (`k` or `v`) holds there, exactly: f64[kv_heads, positions, width]. where: pages and
         places, [positions, 2], as `seen` gives them."""
         arrays = [arguments[f"{tensor}_{part.suffix}"] for part in self.kv.parts]
         return self.kv.decode([array[where[:, 0], :, where[:, 1]].swapaxes(0, 1) for array in arrays])
+
+    def exact(
+        self, arguments: Mapping[str, Any], row: int, where: NDArray[np.int64], *, magnitude: bool = False
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Scores [heads, positions] and values [heads, positions, value_dim], in float64; with `magnitude` of the absolute
+        numbers, without cap and ALiBi."""
+        q = arguments["q"][row].astype(np.float64)
+        keys, values = (self.values(arguments, tensor, where).repeat(self.group, axis=0) for tensor in ("k", "v"))
+        if magnitude:
+            products = np.einsum("hd,hld->hl", np.abs(q), np.abs(keys))
+            return products * self.scores.factor(self.head_dim), np.abs(values)
+        products, distances = np.einsum("hd,hld->hl", q, keys), self.distances(arguments, row, where)
+        return self.scores.exact(products, self.head_dim, distances), values
 
     def filled(self, rng: np.random.Generator) -> dict[str, Any]:
         """Random caches and places for tests. The rows of a slot stand one after another, as those of a prompt do; of three
@@ -192,7 +216,7 @@ class PagedKernel(KernelType):
         places = self._random_places(rng)
         caches: dict[str, NDArray[Any]] = {}
         for tensor in ("k", "v"):
-            x = rng.normal(size=(self.pages, self.kv_heads, self.page_len, self.head_dim)).astype(np.float32)
+            x = rng.normal(size=(self.pages, self.kv_heads, self.page_len, self.width(tensor))).astype(np.float32)
             unseen = np.ones((self.pages, self.page_len), bool)
             for row in range(self.rows):
                 unseen[tuple(self.seen(places, row).T)] = False

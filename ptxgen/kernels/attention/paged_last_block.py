@@ -64,7 +64,7 @@ OUTPUTS: Mapping[type[Output], tuple[tuple[Output, tuple[int, ...], dict[str, An
 class PagedAttentionLastBlock(PagedAttention):
     """out[r, h] = softmax(q[r, h] K^T / sqrt(head_dim)) V over the positions that row r sees, in one launch.
 
-    out: f32[rows, heads, head_dim], zeros for a row that is idle; what is written beside it: output.py. The bits are those of
+    out: f32[rows, heads, value_dim], zeros for a row that is idle; what is written beside it: output.py. The bits are those of
     paged_attention and paged_attention_reduce. q, the cache, slot and position as in paged_attention; peaks, totals, weighted,
     too, but of a row with one part alone nothing is written there. counters: u32[rows, kv_heads * blocks], zeros before the
     launch and zeros again after it: `blocks` share the heads of a group.
@@ -75,7 +75,7 @@ class PagedAttentionLastBlock(PagedAttention):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.output.require(self)
+        self.output.require(self, self.out_shape)
         self.output.require_windows(self, self.windows)
 
     @property
@@ -85,7 +85,7 @@ class PagedAttentionLastBlock(PagedAttention):
     @property
     def out_shape(self) -> OutShape:
         """Of `out`."""
-        return OutShape(self.rows, self.heads, self.head_dim)
+        return OutShape(self.rows, self.heads, self.value_width)
 
     @property
     def blocks(self) -> int:
@@ -97,20 +97,20 @@ class PagedAttentionLastBlock(PagedAttention):
 
     def _fits(self, heads: int) -> bool:
         """Whether queries, sums of warps and results of so many heads, and factors of parts, have room: GroupTiles, Merge."""
-        floats = heads * (self.head_dim * (self.warps + 2) + 2 * self.warps + 1)
+        floats = heads * (self.head_dim + self.value_width * (self.warps + 1) + 2 * self.warps + 1)
         factors = self.warps * -(-self.splits // WARP_SIZE) * WARP_SIZE
         return F32.bytes * (floats + factors) + SMALL <= MAX_STATIC_SHARED
 
     @property
     def windows(self) -> int:
         """Windows of an f16 split that the heads of a block fill; 0 where they do not, or are too many for its warps."""
-        windows, rest = divmod(self.tiles.heads * self.head_dim, WINDOW)
+        windows, rest = divmod(self.tiles.heads * self.value_width, WINDOW)
         fits = not rest and self.group % self.tiles.heads == 0 and windows <= WINDOWS_OF_A_WARP * self.warps
         return windows if fits else 0
 
     def signature(self) -> Signature:
         return {
-            "out": write(F32, self.rows, self.heads, self.head_dim),
+            "out": write(F32, self.rows, self.heads, self.value_width),
             **self.output.arrays(self.out_shape),
             **super().signature(),
             "counters": update(U32, self.rows, self.kv_heads * self.blocks, zeros=True),
@@ -123,7 +123,7 @@ class PagedAttentionLastBlock(PagedAttention):
     @property
     def merge(self) -> Merge:
         """How the last block puts parts together."""
-        return Merge(self.head_dim, self.tiles.heads, self.warps)
+        return Merge(self.value_width, self.tiles.heads, self.warps)
 
     def launch(self) -> LaunchConfig:
         launch = super().launch()
@@ -138,7 +138,7 @@ class PagedAttentionLastBlock(PagedAttention):
         size = k.max(self.split.device_size(dealt_out), 1)
         count = k.shuffle((dealt_out + (size - 1)) // size, 0)  # so the assembler knows that warps stay together
         several, is_mine = count > 1, k.variable(1, U32)
-        staged = Staged.of(k, self.tiles.heads, self.head_dim)
+        staged = Staged.of(k, self.tiles.heads, self.value_width)
         begin = plus(k.ctaid.z * size, from_tile)
         end = self.start(k, place, begin, size)
         with k.when(k.ctaid.z < k.max(count, 1)):
@@ -191,11 +191,11 @@ class PagedAttentionLastBlock(PagedAttention):
             with k.when(several), k.when(usable & (head < heads)):
                 k.store(k.arg.weighted[row, first + head, part, d], value)
             with k.otherwise():
-                k.store(staged.weighted[head * self.head_dim + d], alone(k, value))
+                k.store(staged.weighted[head * self.value_width + d], alone(k, value))
 
     def finish(self, k: KernelBuilder, row: Value, first: Value, heads: Value, staged: Staged) -> None:
         """Write what the block's heads attend to; all its threads come here."""
-        out, values = k.arg.out.at(row, first, 0), self.tiles.heads * self.head_dim
+        out, values = k.arg.out.at(row, first, 0), self.tiles.heads * self.value_width
         runs = staged.runs(k, heads)
         self.output.write_runs(k, self.out_shape, row, first, values, runs, lambda at, result: k.store(out[at], result))
 
@@ -209,7 +209,7 @@ class PagedAttentionLastBlock(PagedAttention):
         return {"out": out, **forms, **held, "counters": np.zeros_like(arguments["counters"])}
 
     def _exact_out(self, arguments: Mapping[str, Any]) -> NDArray[np.float64]:
-        out = np.zeros((self.rows, self.heads, self.head_dim))
+        out = np.zeros((self.rows, self.heads, self.value_width))
         for row in range(self.rows):
             where = self.seen(arguments, row)
             if len(where):
@@ -223,7 +223,7 @@ class PagedAttentionLastBlock(PagedAttention):
         for row in self._lone(arguments):
             for name in HANDED:
                 held[name][row] = 0.0
-        out, bound = self._exact_out(arguments), np.zeros((self.rows, self.heads, self.head_dim))
+        out, bound = self._exact_out(arguments), np.zeros((self.rows, self.heads, self.value_width))
         for row in range(self.rows):
             where = self.seen(arguments, row)
             if len(where):
@@ -239,7 +239,7 @@ class PagedAttentionLastBlock(PagedAttention):
     def work(self, length: int | None = None) -> Work:
         """As PagedAttention.work."""
         parts, length = super().work(length), self.scores.seen(positions(self, self.max_len, length))
-        handed = self.heads * len(self.split.slices(length)) * (self.head_dim + 2)
+        handed = self.heads * len(self.split.slices(length)) * (self.value_width + 2)
         if len(self.split.slices(length)) == 1:
             handed = -handed
         moved, form = F32.bytes * self.rows * (handed + self.out_shape.size), self.output.work(self.out_shape)
@@ -255,7 +255,7 @@ class PagedAttentionLastBlock(PagedAttention):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         given = super().inputs(rng)
         return {
-            "out": np.zeros((self.rows, self.heads, self.head_dim), np.float32),
+            "out": np.zeros((self.rows, self.heads, self.value_width), np.float32),
             **given,
             **self.output.unwritten(self.out_shape),
             **{name: np.zeros_like(given[name]) for name in HANDED},

@@ -37,11 +37,11 @@ TENSORS = ("q", "k", "v")
 class PagedRopeScatter(PagedKernel):
     """Rotate the queries and keys of rows, in place, and write their keys and values into the paged cache.
 
-    q: f32[rows, heads, head_dim]; k, v: f32[rows, kv_heads, head_dim]; table: f32[max_len, rotary_dim / 2, 2]; q_bias, k_bias,
-    v_bias, `neox` and rotary_dim as in rope_scatter, and a row of q, k and v has the bits that rope_scatter gives it. The
-    cache, slot and position as in PagedKernel; what stands in the cache for a row of k or v is told in kv_type.py. No two rows
-    may have the same place. Of a row that is idle, or whose own position has no page, nothing at all is changed; whether the
-    pages before exist is not looked at.
+    q: f32[rows, heads, head_dim]; k: f32[rows, kv_heads, head_dim]; v: f32[rows, kv_heads, value_dim]; table: f32[max_len,
+    rotary_dim / 2, 2]; q_bias, k_bias, v_bias, `neox` and rotary_dim as in rope_scatter, and a row of q, k and v has the bits
+    that rope_scatter gives it. The cache, slot and position as in PagedKernel; what stands in the cache for a row of k or v is
+    told in kv_type.py. No two rows may have the same place. Of a row that is idle, or whose own position has no page, nothing
+    at all is changed; whether the pages before exist is not looked at.
     """
 
     waits_inside = True
@@ -54,10 +54,9 @@ class PagedRopeScatter(PagedKernel):
         if self.rotary_dim == 0:
             object.__setattr__(self, "rotary_dim", self.head_dim)
         require(self, "rotary_dim", low=2, high=self.head_dim, multiple=2)
-        if not self._block_heads:
-            raise ArgumentError(
-                f"{self.name}: heads of {self.head_dim} values need a rotary_dim that is a multiple of 4, got {self.rotary_dim}"
-            )
+        if self.widest // (2 * self._pairs) > THREADS:
+            wanted = "a rotary_dim that is a multiple of 4"
+            raise ArgumentError(f"{self.name}: heads of {self.widest} values need {wanted}, got {self.rotary_dim}")
 
     @property
     def name(self) -> str:
@@ -66,12 +65,13 @@ class PagedRopeScatter(PagedKernel):
     @property
     def single(self) -> RopeScatter:
         """The kernel of one row, with an f32 cache of its own."""
-        return RopeScatter(self.neox, self.bias, self.heads, self.kv_heads, self.head_dim, self.max_len, self.rotary_dim)
+        sizes = self.heads, self.kv_heads, self.head_dim, self.max_len, self.rotary_dim
+        return RopeScatter(self.neox, self.bias, *sizes, value_dim=self.value_dim)
 
     def signature(self) -> Signature:
         single = self.single.signature()
         tensors: Signature = {
-            name: (update if name != "v" or self.bias else read)(F32, self.rows, heads, self.head_dim)
+            name: (update if name != "v" or self.bias else read)(F32, self.rows, heads, self.width(name))
             for name, heads in self.single.tokens.items()
         }
         biases = {name: argument for name, argument in single.items() if name.endswith("_bias")}
@@ -82,13 +82,25 @@ class PagedRopeScatter(PagedKernel):
         """Pairs of a thread: two, for wide loads, unless only one of them could be turned."""
         return 1 if self.rotary_dim % 4 else 2
 
+    def _share(self, name: str) -> int:
+        """Threads that have a head of these."""
+        return self.width(name) // (2 * self._pairs)
+
     @property
     def _block_heads(self) -> int:
         """Heads of a block: it has whole ones, because the scales of q8_0 need neighbours."""
-        return THREADS // (self.head_dim // (2 * self._pairs))
+        return THREADS // self._share("k")
+
+    @property
+    def _blocks(self) -> tuple[int, int]:
+        """Of a row: those of heads as wide as keys, and those of values alone, where these have another width."""
+        total = sum(self.single.tokens.values())
+        if self.value_width == self.head_dim:
+            return -(-total // self._block_heads), 0
+        return -(-(total - self.kv_heads) // self._block_heads), -(-self.kv_heads // (THREADS // self._share("v")))
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=(-(-sum(self.single.tokens.values()) // self._block_heads), self.rows), block=THREADS)
+        return LaunchConfig(grid=(sum(self._blocks), self.rows), block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
         row = k.ctaid.y
@@ -102,10 +114,7 @@ class PagedRopeScatter(PagedKernel):
     def _write(self, k: KernelBuilder, row: Value, position: Value, page: Value) -> None:
         """A thread takes pairs of values of a head: the heads of q, then of k, then of v. Nothing but its stores waits for the
         number of the page."""
-        share = self.head_dim // (2 * self._pairs)
-        number, i = k.tid.x // share, k.tid.x % share * self._pairs
-        head = k.ctaid.x * self._block_heads + number
-        live = (number < self._block_heads) & (head < sum(self.single.tokens.values()))
+        head, i, live = self._own(k)
 
         def token(name: str, head: Value, first: Value) -> GlobalArray:
             array: GlobalArray = getattr(k.arg, name).at(row, head, first)
@@ -124,6 +133,23 @@ class PagedRopeScatter(PagedKernel):
             with k.when(page < self.pages):
                 k.barrier()  # the block has whole heads, so what it reads now it wrote itself
                 self._write_codes(k, row, head, i * 2, live, page, position % self.page_len)
+
+    def _own(self, k: KernelBuilder) -> tuple[Value, Value, Value]:
+        """The thread's head and its first pair there, and whether it has any."""
+        share, every = self._share("k"), sum(self.single.tokens.values())
+        number, i = k.tid.x // share, k.tid.x % share * self._pairs
+        head = k.ctaid.x * self._block_heads + number
+        first, apart = self._blocks
+        if not apart:
+            return head, i, (number < self._block_heads) & (head < every)
+        before, share = every - self.kv_heads, self._share("v")
+        head = k.select((number < self._block_heads) & (head < before), head, every)
+        number, place = k.tid.x // share, k.tid.x % share * self._pairs
+        value = (k.ctaid.x - first) * (THREADS // share) + number
+        value = k.select((number < THREADS // share) & (value < self.kv_heads), value + before, every)
+        of_values = k.ctaid.x >= first
+        head = k.select(of_values, value, head)
+        return head, k.select(of_values, place, i), head < every
 
     def _write_codes(
         self, k: KernelBuilder, row: Value, head: Value, first: Value, live: Value, page: Value, place: Value
@@ -191,8 +217,9 @@ class PagedRopeScatter(PagedKernel):
         return self._each(arguments)[1]
 
     def work(self) -> Work:
-        single, cached = self.single.work(), 2 * self.kv_heads
-        bytes = single.bytes + cached * (self.kv.row_bytes(self.head_dim) - F32.bytes * self.head_dim) + 2 * U32.bytes
+        single = self.single.work()
+        of_f32 = F32.bytes * (self.head_dim + self.value_width)
+        bytes = single.bytes + self.kv_heads * (self.row_bytes - of_f32) + 2 * U32.bytes
         return Work(flops=self.rows * single.flops, bytes=self.rows * bytes)
 
     @classmethod

@@ -72,7 +72,7 @@ class QuerySource:
         """Attend to up to `short` positions with a block a head, to more in parts."""
         allowed, length = attention.length(k)
         with k.when(attention.scores.device_seen(k, length) <= short):
-            self._attend_to_all(k, attention, Tiles(attention.head_dim, tiles.warps, attention.kept), write, allowed, length)
+            self._attend_to_all(k, attention, attention.tiles(tiles.warps), write, allowed, length)
         with k.otherwise():
             in_parts(length, lambda block: self._stored(k, attention, tiles, block))
 
@@ -80,7 +80,7 @@ class QuerySource:
         self, k: KernelBuilder, attention: AttentionType, tiles: Tiles, write: WriteHead, allowed: Value, length: Value
     ) -> None:
         with k.when(k.ctaid.x < attention.heads):
-            q, keys, values = attention.places(k, tiles.first(k))
+            q, keys, values = attention.places(k, *tiles.firsts(k))
             begin = attention.scores.device_first(k, length)
             scores = attention.scores_of(k, k.ctaid.x, 1, length)
             part = tiles.softmax(k, tiles.row(k, q), keys, values, begin, length, scores)
@@ -90,16 +90,18 @@ class QuerySource:
         self, k: KernelBuilder, attention: AttentionType, tiles: GroupTiles, block: BlockPart
     ) -> tuple[SharedPart, Locate]:
         queries = tiles.queries(k, k.arg.q.at(block.first, 0), block.heads, tiles.room(k))
-        caches = [cache.at(block.kv_head, 0, 0) for cache in (k.arg.k_cache, k.arg.v_cache)]
+        caches, rows = [cache.at(block.kv_head, 0, 0) for cache in (k.arg.k_cache, k.arg.v_cache)], tiles.of_values
 
         def locate(start: Value) -> tuple[Load, Load]:
             if attention.kept is not None:
-                own = (cache.at(tiles.first(k)) for cache in caches)
-                keys, values = (ring_rows(k, cache, attention.head_dim, start, attention.kept) for cache in own)
+                own = ((cache.at(one.first(k)), one.head_dim) for cache, one in zip(caches, (tiles, rows), strict=True))
+                keys, values = (ring_rows(k, cache, width, start, attention.kept) for cache, width in own)
                 return keys, values
             first = start * attention.head_dim + tiles.first(k)
-            keys, values = (cached_rows(k, cache.at(first), attention.head_dim) for cache in caches)
-            return keys, values
+            keys = cached_rows(k, caches[0].at(first), attention.head_dim)
+            if rows is not tiles:
+                first = start * rows.head_dim + rows.first(k)
+            return keys, cached_rows(k, caches[1].at(first), rows.head_dim)
 
         return queries, locate
 

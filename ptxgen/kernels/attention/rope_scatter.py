@@ -25,7 +25,7 @@ from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.rope.rope import Pair, Rope, store_pairs, turned
 from ptxgen.kernels.rope.table import rope_table
-from ptxgen.kernels.shape import require
+from ptxgen.kernels.shape import ValueWidth, require
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U32
 
@@ -41,17 +41,17 @@ NORM_SAMPLES = ((16, 8, 128, 100, 0), (3, 1, 64, 1, 0), (2, 2, 192, 3, 0), (5, 1
 @register(neox=(False, True), bias=(False, True), normed=(False,))
 @register(neox=(True,), bias=(False,), normed=(True,))
 @dataclass(frozen=True)
-class RopeScatter(KernelType):
+class RopeScatter(ValueWidth, KernelType):
     """Rotate the queries and keys of a token, in place, and write its keys and values into the cache.
 
-    q: f32[heads, head_dim]; k, v: f32[kv_heads, head_dim]; table: f32[max_len, rotary_dim / 2, 2], pairs, `neox` and rotary_dim
-    as in rope; k_cache, v_cache: f32[kv_heads, max_len, head_dim], of which [:, position] is written, with `ring`
-    f32[kv_heads, ring, head_dim] and [:, position % ring] (ring.py); position: u32[1]. With
-    `bias`, q_bias: f32[heads * head_dim] and k_bias, v_bias: f32[kv_heads * head_dim] are added to q, k and v first, to v in
-    place, too. Or, `normed`, each head of q and k is normalised first, as by per_head_rmsnorm with q_gamma, k_gamma:
-    f32[head_dim] and eps: f32 scalar: in the style of neox, without a bias, all of heads of 64, 128, 192 or 256 values, so that
-    a lane has both values of a pair. The bits are those of the kernels one after the other. A position of max_len or more
-    changes nothing at all.
+    q: f32[heads, head_dim]; k, v: f32[kv_heads, width], where the width of K is head_dim and that of V is value_dim, head_dim
+    unless it is given; table: f32[max_len, rotary_dim / 2, 2], pairs, `neox` and rotary_dim as in rope; k_cache, v_cache:
+    f32[kv_heads, max_len, width], of which [:, position] is written, with `ring` f32[kv_heads, ring, width] and [:, position %
+    ring] (ring.py); position: u32[1]. With `bias`, q_bias: f32[heads * head_dim] and k_bias, v_bias: f32[kv_heads * width] are
+    added to q, k and v first, to v in place, too. Or, `normed`, each head of q and k is normalised first, as by
+    per_head_rmsnorm with q_gamma, k_gamma: f32[head_dim] and eps: f32 scalar: in the style of neox, without a bias, all of
+    heads of 64, 128, 192 or 256 values, so that a lane has both values of a pair; value_dim is a multiple of 32. The bits are
+    those of the kernels one after the other. A position of max_len or more changes nothing at all.
     """
 
     family: ClassVar[str] = "attention"
@@ -64,11 +64,14 @@ class RopeScatter(KernelType):
     rotary_dim: int = 0
     normed: bool = field(default=False, kw_only=True, metadata=HIDDEN)
     ring: int | None = field(default=None, kw_only=True)
+    value_dim: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         require(self, "heads", "kv_heads", "max_len")
         require_ring(self, self.ring)
         require(self, "head_dim", low=2, multiple=2)
+        if self.value_dim is not None:
+            require(self, "value_dim", low=2, multiple=WARP_SIZE if self.normed else 2)
         if self.rotary_dim == 0:
             object.__setattr__(self, "rotary_dim", self.head_dim)
         require(self, "rotary_dim", low=2, high=self.head_dim, multiple=2)
@@ -89,18 +92,22 @@ class RopeScatter(KernelType):
         """The heads of q, k and v."""
         return {"q": self.heads, "k": self.kv_heads, "v": self.kv_heads}
 
+    def width(self, name: str) -> int:
+        """Values of a head of these."""
+        return self.value_width if name == "v" else self.head_dim
+
     def signature(self) -> Signature:
-        biases: Signature = {f"{name}_bias": read(F32, heads * self.head_dim) for name, heads in self.tokens.items()}
+        biases: Signature = {f"{name}_bias": read(F32, heads * self.width(name)) for name, heads in self.tokens.items()}
         gammas: Signature = {f"{name}_gamma": read(F32, self.head_dim) for name in NORMED} | {"eps": Scalar(F32, low=0.0)}
         rows = self.ring or self.max_len
         return {
             "q": update(F32, self.heads, self.head_dim),
             "k": update(F32, self.kv_heads, self.head_dim),
-            "v": (update if self.bias else read)(F32, self.kv_heads, self.head_dim),
+            "v": (update if self.bias else read)(F32, self.kv_heads, self.value_width),
             **(biases if self.bias else {}),
             "table": read(F32, self.max_len, self.rotary_dim // 2, 2),
             "k_cache": update(F32, self.kv_heads, rows, self.head_dim, partial=True),
-            "v_cache": update(F32, self.kv_heads, rows, self.head_dim, partial=True),
+            "v_cache": update(F32, self.kv_heads, rows, self.value_width, partial=True),
             "position": position_argument(True, 0, self.max_len - 1),
             **(gammas if self.normed else {}),
         }
@@ -112,7 +119,7 @@ class RopeScatter(KernelType):
 
     @property
     def _pairs(self) -> int:
-        return sum(self.tokens.values()) * self.head_dim // 2
+        return sum(heads * self.width(name) for name, heads in self.tokens.items()) // 2
 
     def emit(self, k: KernelBuilder) -> None:
         position = position_value(k, "position", True)
@@ -127,7 +134,7 @@ class RopeScatter(KernelType):
             store_pairs(k, getattr(k.arg, f"{name}_cache").at(head, row, first), distance, pairs)
 
         with k.when((pair < self._pairs) & (position < self.max_len)):
-            head, i = pair // (self.head_dim // 2), pair % (self.head_dim // 2)
+            head, i = self.pairs.place(k, pair)
             self.pairs.write(k, head, i, position, lambda name, head, first: getattr(k.arg, name).at(head, first), keep)
 
     def _emit_heads(self, k: KernelBuilder, position: Value) -> None:
@@ -142,7 +149,7 @@ class RopeScatter(KernelType):
                 with k.otherwise():
                     number = head - (self.heads + self.kv_heads)
                     x, cache = k.arg.v.at(number, k.lane), k.arg.v_cache.at(number, row_of(position, self.ring), k.lane)
-                    values = [k.load(x[place]) for place in range(0, self.head_dim, WARP_SIZE)]
+                    values = [k.load(x[place]) for place in range(0, self.value_width, WARP_SIZE)]
                     for at, value in enumerate(values):
                         k.store(cache[at * WARP_SIZE], value)
 
@@ -161,7 +168,8 @@ class RopeScatter(KernelType):
     @property
     def pairs(self) -> HeadPairs:
         """What is done to the pairs of values."""
-        return HeadPairs(self.neox, self.bias, self.heads, self.kv_heads, self.head_dim, self.rotary_dim)
+        sizes = self.heads, self.kv_heads, self.head_dim, self.rotary_dim
+        return HeadPairs(self.neox, self.bias, *sizes, value_dim=self.value_dim)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         token, _ = self.exact(arguments)
@@ -229,10 +237,10 @@ class RopeScatter(KernelType):
     def work(self) -> Work:
         """What is not turned is neither read nor written in q and not written in k, unless a bias is added to it."""
         changed = self.head_dim if self.bias else self.rotary_dim
-        bias = (self.heads + 2 * self.kv_heads) * self.head_dim if self.bias else 0
+        bias = 2 * self._pairs if self.bias else 0
         queries = self.heads * 2 * changed
         keys = self.kv_heads * (2 * self.head_dim + changed)
-        values = self.kv_heads * (3 if self.bias else 2) * self.head_dim
+        values = self.kv_heads * (3 if self.bias else 2) * self.value_width
         turns = (self.heads + self.kv_heads) * self.rotary_dim // 2
         gammas, norms = (len(NORMED) * self.head_dim, 8 * turns) if self.normed else (0, 0)
         moved = queries + keys + values + bias + gammas + self.rotary_dim
@@ -254,11 +262,12 @@ class RopeScatter(KernelType):
         }
         if not self.normed:
             return inputs
-        inputs |= {name: with_outlier(rng, heads, self.head_dim) for name, heads in self.tokens.items()}
+        inputs |= {name: with_outlier(rng, heads, self.width(name)) for name, heads in self.tokens.items()}
         gammas = {f"{name}_gamma": rng.normal(1.0, 0.3, self.head_dim).astype(np.float32) for name in NORMED}
         return {**inputs, **gammas, "eps": np.float32(1e-6)}
 
 
-def can_norm(*, neox: bool, head_dim: int, rotary_dim: int) -> bool:
+def can_norm(*, neox: bool, head_dim: int, rotary_dim: int, value_width: int = WARP_SIZE) -> bool:
     """Whether a kernel that rotates heads of this kind can normalise them, too."""
-    return neox and rotary_dim == head_dim and head_dim <= LARGEST_HEAD and head_dim % (2 * WARP_SIZE) == 0
+    whole = rotary_dim == head_dim and head_dim % (2 * WARP_SIZE) == 0 == value_width % WARP_SIZE
+    return neox and whole and head_dim <= LARGEST_HEAD

@@ -57,6 +57,10 @@ class RopeFused(QuerySource):
 
     def require(self, attention: AttentionType) -> None:
         whole = attention.head_dim
+        if attention.value_width != whole:
+            raise ArgumentError(
+                f"{attention.name} needs values as wide as keys, {whole}, got a value_dim of {attention.value_dim}"
+            )
         if whole > LARGEST_HEAD:
             raise ArgumentError(f"{attention.name} rotates heads of up to {LARGEST_HEAD} values, got {whole}")
         if self.normed and (self.bias or not can_norm(neox=self.neox, head_dim=whole, rotary_dim=whole)):
@@ -117,7 +121,7 @@ class RopeFused(QuerySource):
         position = length - 1
         token, tiles = self.token(attention.head_dim, 1, warps), self.newest(attention, warps)
         first, kv_head = tiles.first(k), k.ctaid.x // attention.group
-        _, keys, values = attention.places(k, first)
+        _, keys, values = attention.places(k, first, first)
         row = row_of(position, attention.kept)
         block = BlockToken(k.ctaid.x, 1, kv_head, position, row, k.ctaid.x % attention.group == 0)
         share = token.begin(k, block)

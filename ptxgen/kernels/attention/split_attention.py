@@ -18,7 +18,6 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.attention.attention_type import AttentionType, positions
 from ptxgen.kernels.attention.split import HANDED, softmax_part
-from ptxgen.kernels.attention.tiles import Tiles
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import MAX_GRID, WARP_SIZE
@@ -52,7 +51,7 @@ def require_chunk(kernel: KernelType, chunk: int) -> None:
 class SplitAttention(AttentionType):
     """The softmax of each chunk of positions, for split_attention_reduce: a block for each head and chunk.
 
-    peaks, totals: f32[heads, chunks], sums: f32[heads, chunks, head_dim], chunks = max_len / chunk rounded up; what they hold
+    peaks, totals: f32[heads, chunks], sums: f32[heads, chunks, value_dim], chunks = max_len / chunk rounded up; what they hold
     is told in `partials`. q, k_cache, v_cache and length as in incremental_attention; a length out of range leaves every chunk
     without positions. The bits of a chunk depend on nothing but its own positions.
     """
@@ -79,19 +78,19 @@ class SplitAttention(AttentionType):
         return min(self.chunk // WARP_SIZE, MOST_WARPS)
 
     def signature(self) -> Signature:
-        return {**partials(self.heads, self.head_dim, self.max_len, self.chunk, "out"), **super().signature()}
+        return {**partials(self.heads, self.value_width, self.max_len, self.chunk, "out"), **super().signature()}
 
     def launch(self) -> LaunchConfig:
         return LaunchConfig(grid=(self.heads, self.chunks), block=self.warps * WARP_SIZE)
 
     def emit(self, k: KernelBuilder) -> None:
-        tiles = Tiles(self.head_dim, self.warps)
+        tiles = self.tiles(self.warps)
         head, number = k.ctaid.x, k.ctaid.y
         _, length = self.length(k)
         begin = number * self.chunk
         peak, total = k.arg.peaks[head, number], k.arg.totals[head, number]
         with k.when(begin < length):
-            q, keys, values = self.places(k, tiles.first(k))
+            q, keys, values = self.places(k, *tiles.firsts(k))
             stop = k.min(begin + self.chunk, length)
             part = tiles.softmax(k, tiles.row(k, q), keys, values, begin, stop, self.scores_of(k, head, 1, length))
             whole = tiles.merge(k, part)
@@ -138,10 +137,10 @@ class SplitAttention(AttentionType):
 
     def work(self, length: int | None = None) -> Work:
         length = positions(self, self.max_len, length)
-        rows = length * self.head_dim
-        written = self.heads * (len(self._slices(length)) * self.head_dim + 2 * self.chunks)
-        flops = self.heads * (4 * rows + 4 * length)
-        return Work(flops=flops, bytes=F32.bytes * (2 * self.kv_heads * rows + self.heads * self.head_dim + written))
+        rows = length * (self.head_dim + self.value_width)
+        written = self.heads * (len(self._slices(length)) * self.value_width + 2 * self.chunks)
+        flops = self.heads * (2 * rows + 4 * length)
+        return Work(flops=flops, bytes=F32.bytes * (self.kv_heads * rows + self.heads * self.head_dim + written))
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:

@@ -6,7 +6,7 @@ values are then taken apart in their place, a chunk by one of the threads that s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -32,22 +32,22 @@ class CacheRow(NamedTuple):
 @dataclass(frozen=True)
 class Staging:
     """`threads` of a block, a multiple of the rows of a tile, bring keys or values of key/value head %ctaid.x of `kernel` to
-    where `rows` says. So many threads of a warp share a row, and take its chunks of 8 values by turns."""
+    where `rows` says for `k` and `v`. So many threads of a warp share a row, and take its chunks of 8 values by turns."""
 
     kernel: PagedKernel
-    rows: StagedRows
+    rows: Mapping[str, StagedRows]
     threads: int
 
     @property
     def copies(self) -> bool:
         """Whether the values are copied as they are."""
         parts = self.kernel.kv.parts
-        return len(parts) == 1 and parts[0].dtype.bytes == self.rows.parts * F16.bytes
+        return len(parts) == 1 and parts[0].dtype.bytes == self.rows["k"].parts * F16.bytes
 
     @property
     def sharers(self) -> int:
         """Threads that share a row."""
-        return self.threads // self.rows.rows
+        return self.threads // self.rows["k"].rows
 
     def row(self, k: KernelBuilder, page: Value, start: Value, first: Value | int, last: Value) -> CacheRow:
         """The thread's row of the tile that starts at position `start` and lies in `page`. A position past the last is the last
@@ -63,53 +63,56 @@ class Staging:
             self._copy(k, tensor, array, row)
             return
         source = self.kernel.cached(k, tensor, row.page, k.ctaid.x, row.place, k.tid.x % self.sharers * CHUNK)
-        for at, target in zip(self._chunks(), self._targets(k, array), strict=True):
-            with self._inside(k, at, CHUNK):
-                self.rows.store(k, target, self.kernel.kv.load(k, source, at, CHUNK))
+        for at, target in zip(self._chunks(tensor), self._targets(k, tensor, array), strict=True):
+            with self._inside(k, tensor, at, CHUNK):
+                self.rows[tensor].store(k, target, self.kernel.kv.load(k, source, at, CHUNK))
 
     def _copy(self, k: KernelBuilder, tensor: str, array: StagedArray, row: CacheRow) -> None:
         """Start to copy the thread's pieces of its row: value v of it goes to half v * parts."""
-        (part,) = self.kernel.kv.parts
+        (part,), rows = self.kernel.kv.parts, self.rows[tensor]
         piece = COPIED // part.dtype.bytes
         first = k.tid.x % self.sharers * piece
         (source,) = self.kernel.cached(k, tensor, row.page, k.ctaid.x, row.place, first)
-        target = self.rows.chunk(k, array, k.tid.x // self.sharers, k.u32(0)).at(first * self.rows.parts)
-        for at in range(0, self.rows.head_dim, self.sharers * piece):
-            with self._inside(k, at, piece):
-                k.cp_async(target[at * self.rows.parts].address, source[at].address, COPIED, cache="cg")
+        target = rows.chunk(k, array, k.tid.x // self.sharers, k.u32(0)).at(first * rows.parts)
+        for at in range(0, rows.head_dim, self.sharers * piece):
+            with self._inside(k, tensor, at, piece):
+                k.cp_async(target[at * rows.parts].address, source[at].address, COPIED, cache="cg")
 
-    def _inside(self, k: KernelBuilder, at: int, piece: int) -> AbstractContextManager[Any]:
+    def _inside(self, k: KernelBuilder, tensor: str, at: int, piece: int) -> AbstractContextManager[Any]:
         """The threads whose piece of a row, `at` values after their first, is inside the cache's row."""
-        rest = self.kernel.head_dim - at
+        rest = self.kernel.width(tensor) - at
         return nullcontext() if rest >= self.sharers * piece else k.when(k.tid.x % self.sharers * piece < max(rest, 0))
 
     def clear(self, k: KernelBuilder, *arrays: StagedArray) -> None:
-        """Zeros where rows are longer than those of the cache. All threads must come here."""
-        chunks = (self.rows.head_dim - self.kernel.head_dim) // CHUNK * self.rows.parts
-        if not chunks:
-            return
-        for array in arrays:
-            for number in k.strided(k.tid.x, self.rows.rows * chunks, step=self.threads):
-                first = self.rows.chunk(k, array, number // chunks, k.u32(self.kernel.head_dim // CHUNK))
-                k.store(replace(first.at(number % chunks * CHUNK), dtype=U32)[0], [k.u32(0)] * 4)
-        k.barrier()
+        """Zeros where rows of keys and of values are longer than those of the cache. All threads must come here."""
+        longer = False
+        for (tensor, rows), array in zip(self.rows.items(), arrays, strict=True):
+            width = self.kernel.width(tensor)
+            if chunks := (rows.head_dim - width) // CHUNK * rows.parts:
+                longer = True
+                for number in k.strided(k.tid.x, rows.rows * chunks, step=self.threads):
+                    first = rows.chunk(k, array, number // chunks, k.u32(width // CHUNK))
+                    k.store(replace(first.at(number % chunks * CHUNK), dtype=U32)[0], [k.u32(0)] * 4)
+        if longer:
+            k.barrier()
 
-    def finish(self, k: KernelBuilder, array: StagedArray) -> None:
+    def finish(self, k: KernelBuilder, tensor: str, array: StagedArray) -> None:
         """Wait for what the thread has begun, and take it apart. After the next barrier the tile is whole."""
         if not self.copies:
             return
         k.cp_async_wait_all()
-        if self.rows.parts == 2:
+        if self.rows[tensor].parts == 2:
             k.bar_warp_sync(FULL_WARP)  # what the others of the row have copied is there, too
-            for target in self._targets(k, array):
+            for target in self._targets(k, tensor, array):
                 raw = replace(target, dtype=F32)
-                self.rows.store(k, target, [v for i in range(0, CHUNK, 4) for v in k.load_vector(raw[i], 4)])
+                self.rows[tensor].store(k, target, [v for i in range(0, CHUNK, 4) for v in k.load_vector(raw[i], 4)])
 
-    def _chunks(self) -> Sequence[int]:
+    def _chunks(self, tensor: str) -> Sequence[int]:
         """Where the thread's chunks start, from its first on."""
-        return range(0, self.rows.head_dim, self.sharers * CHUNK)
+        return range(0, self.rows[tensor].head_dim, self.sharers * CHUNK)
 
-    def _targets(self, k: KernelBuilder, array: StagedArray) -> list[SharedPart]:
+    def _targets(self, k: KernelBuilder, tensor: str, array: StagedArray) -> list[SharedPart]:
         """Where they go."""
-        first = self.rows.chunk(k, array, k.tid.x // self.sharers, k.tid.x % self.sharers)
-        return [first.at(at * self.rows.parts) for at in self._chunks()]
+        rows = self.rows[tensor]
+        first = rows.chunk(k, array, k.tid.x // self.sharers, k.tid.x % self.sharers)
+        return [first.at(at * rows.parts) for at in self._chunks(tensor)]

@@ -9,15 +9,16 @@ in the order of the warps, so that the bits depend on nothing but the inputs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.scores import HeadScores
+from ptxgen.kernels.shape import ValueWidth
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
@@ -32,14 +33,21 @@ class Softmax(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tiles:
+class Tiles(ValueWidth):
     """The layout: rows of `head_dim` values (see require_head_dim) and `warps` (a power of two) that share them. Where head_dim
-    is no multiple of 32, lanes have zeros for the values past the end of a row. ring: rows of the cache, see ring.py; None: a
-    row for each position."""
+    is no multiple of 32, lanes have zeros for the values past the end of a row. value_dim: of rows of V, if it is another.
+    ring: rows of the cache, see ring.py; None: a row for each position."""
 
     head_dim: int
     warps: int
     ring: int | None = None
+    value_dim: int | None = None
+
+    @property
+    def of_values(self) -> Self:
+        """The layout of rows of V, with as many rows in a round; the same where these are as wide as those of K."""
+        same = self.value_width == self.head_dim
+        return self if same else replace(self, head_dim=self.value_width, value_dim=self.head_dim)
 
     @property
     def padded(self) -> int:
@@ -59,7 +67,8 @@ class Tiles:
     @property
     def rows(self) -> int:
         """Rows of a tile that are read together: a power of two, so that a lane has at most 64 values in flight."""
-        return 16 if self.padded <= 128 else 8 if self.padded <= 256 else 4
+        widest = padded(self.widest)
+        return 16 if widest <= 128 else 8 if widest <= 256 else 4
 
     @property
     def rounds(self) -> int:
@@ -69,6 +78,11 @@ class Tiles:
     def first(self, k: KernelBuilder) -> Value:
         """The lane's place in the first load of a row."""
         return k.lane * self.width
+
+    def firsts(self, k: KernelBuilder) -> tuple[Value, Value]:
+        """That place in a row of K, and in one of V."""
+        first, rows = self.first(k), self.of_values
+        return first, first if rows is self else rows.first(k)
 
     @property
     def places(self) -> range:
@@ -94,8 +108,10 @@ class Tiles:
         scores: HeadScores,
     ) -> Softmax:
         """The warp's part of the positions from `begin` to `stop`, in which `total` is one lane's share. `keys` and `values`
-        start at the lane's place in row 0."""
+        start at the lane's place in row 0 of either."""
+        value_rows = self.of_values
         last = (stop - 1) * self.head_dim if self.ring is None else stop - 1
+        last_value = last if value_rows is self or self.ring is not None else (stop - 1) * value_rows.head_dim
         place, round_of_lane = self.place(k)
         part = self.nothing(k)
         first = k.warp * WARP_SIZE
@@ -111,7 +127,7 @@ class Tiles:
             inside = start + place < stop
             weight = self.weigh(k, part, k.select(inside, scores.at(k, score, start, place), float("-inf")))
             for turn in self._turns(k):
-                self.add_rows(k, part, weight, turn, self.rows_of(k, values, start, turn, last))
+                self.add_rows(k, part, weight, turn, value_rows.rows_of(k, values, start, turn, last_value))
         return part
 
     def _turns(self, k: KernelBuilder) -> Iterable[Value | int]:
@@ -120,7 +136,7 @@ class Tiles:
 
     def nothing(self, k: KernelBuilder) -> Softmax:
         """The softmax of no position."""
-        return Softmax(k.f32(float("-inf")), k.f32(0.0), [k.f32(0.0) for _ in range(self.values)])
+        return Softmax(k.f32(float("-inf")), k.f32(0.0), [k.f32(0.0) for _ in range(self.of_values.values)])
 
     def place(self, k: KernelBuilder) -> tuple[Value, Value]:
         """The position that the lane stands for, from the first of a tile on, and the round that has it."""
@@ -180,16 +196,17 @@ class Tiles:
         return Softmax(highest, whole, [each * own for each in part.weighted])
 
     def added(self, k: KernelBuilder, weighted: list[Value], allowed: Value | None = None) -> Iterator[tuple[Value, Value]]:
-        """The sum over the warps of a row of which each lane holds its values: for each d < head_dim, d and the sum, in the
-        thread that has it to write, where `allowed` holds. All threads must come here."""
-        sums = k.shared(F32, self.warps, self.padded)
+        """The sum over the warps of a row of V of which each lane holds its values: for each d < value_dim, d and the sum, in
+        the thread that has it to write, where `allowed` holds. All threads must come here."""
+        row = self.of_values
+        sums = k.shared(F32, self.warps, row.padded)
         for i, each in enumerate(weighted):
-            load, place = divmod(i, self.width)
-            k.store(sums[k.warp, k.lane * self.width + (load * WARP_SIZE * self.width + place)], each)
+            load, place = divmod(i, row.width)
+            k.store(sums[k.warp, k.lane * row.width + (load * WARP_SIZE * row.width + place)], each)
         k.barrier()
-        for start in range(0, self.head_dim, self.warps * WARP_SIZE):
+        for start in range(0, row.head_dim, self.warps * WARP_SIZE):
             d = k.tid.x + start if start else k.tid.x
-            inside = d < self.head_dim
+            inside = d < row.head_dim
             with k.when(inside if allowed is None else inside & allowed):
                 whole = k.load(sums[0, d])
                 for warp in range(1, self.warps):

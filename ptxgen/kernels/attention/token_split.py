@@ -74,8 +74,8 @@ class OneBlock(KernelPart):
 
     def emit(self, k: KernelBuilder, attention: AttentionType, source: QuerySource, output: Output) -> None:
         """The body."""
-        tiles = Tiles(attention.head_dim, self.warps, attention.kept)
-        q, keys, values = attention.places(k, tiles.first(k))
+        tiles = attention.tiles(self.warps)
+        q, keys, values = attention.places(k, *tiles.firsts(k))
         query = tiles.row(k, q)
         allowed, length = attention.length(k)
         begin = attention.scores.device_first(k, length)
@@ -144,7 +144,7 @@ class LastBlock(OneBlock):
     """Up to `short` positions the bits of OneBlock. More are dealt out by SequenceSplit; query heads of a group share each read
     of the cache; the last block reduces the parts. A multiprocessor must be able to hold `resident` blocks.
 
-    Scratch: peaks, totals: f32[heads, splits], weighted: f32[heads, splits, head_dim]; counters: u32[kv_heads * blocks], zeros
+    Scratch: peaks, totals: f32[heads, splits], weighted: f32[heads, splits, value_dim]; counters: u32[kv_heads * blocks], zeros
     before the launch and zeros again after it: `blocks` share the heads of a group.
     """
 
@@ -172,22 +172,22 @@ class LastBlock(OneBlock):
             raise ArgumentError(f"{attention.name}: short must be at least least ({self.least}), got {self.short}")
 
     @staticmethod
-    def blocks(group: int, head_dim: int) -> int:
+    def blocks(group: int, widest: int) -> int:
         """Blocks that share the `group` query heads of a key/value head."""
-        room = MOST_SUMS // (F32.bytes * WARPS * head_dim)
-        return -(-group // min(GroupTiles.most_heads(head_dim, WARPS), room))
+        room = MOST_SUMS // (F32.bytes * WARPS * widest)
+        return -(-group // min(GroupTiles.most_heads(widest, WARPS), room))
 
     def groups(self, attention: AttentionType) -> int:
         """Blocks of a part."""
-        return attention.kv_heads * self.blocks(attention.group, attention.head_dim)
+        return attention.kv_heads * self.blocks(attention.group, attention.widest)
 
     def tiles(self, attention: AttentionType) -> GroupTiles:
         """How a block goes over a part."""
-        heads = -(-attention.group // self.blocks(attention.group, attention.head_dim))
-        return GroupTiles(attention.head_dim, heads, WARPS)
+        heads = -(-attention.group // self.blocks(attention.group, attention.widest))
+        return GroupTiles(attention.head_dim, heads, WARPS, value_dim=attention.value_dim)
 
     def arrays(self, attention: AttentionType) -> Signature:
-        handed = partials(1, attention.heads, self.splits, attention.head_dim, "out")
+        handed = partials(1, attention.heads, self.splits, attention.value_width, "out")
         arrays = {name: array for name, array in handed.items() if isinstance(array, Array)}
         return {
             **{name: Array(F32, array.shape[1:], "out", partial=True) for name, array in arrays.items()},
@@ -207,7 +207,7 @@ class LastBlock(OneBlock):
             size = self.split.device_size(seen)
             part, count = k.ctaid.x // self.groups(attention), (seen + (size - 1)) // size
             with k.when(part < count):
-                tiles, blocks = self.tiles(attention), self.blocks(attention.group, attention.head_dim)
+                tiles, blocks = self.tiles(attention), self.blocks(attention.group, attention.widest)
                 own = k.ctaid.x % self.groups(attention)
                 kv_head, number = own // blocks, own % blocks * tiles.heads
                 first, heads = kv_head * attention.group + number, k.min(attention.group - number, tiles.heads)
@@ -220,7 +220,7 @@ class LastBlock(OneBlock):
         self, k: KernelBuilder, attention: AttentionType, output: Output, sources: Sources, block: BlockPart, size: Value
     ) -> None:
         """Leave the part, of up to `size` positions; if that was the last of these heads, write what they attend to."""
-        tiles, head_dim = self.tiles(attention), attention.head_dim
+        tiles, width = self.tiles(attention), attention.value_width
         own, _, first, heads, part, count, length = block
         seen_from = attention.scores.device_first(k, length)
         stop = k.shuffle(k.min(plus(part * size + size, seen_from), length), 0)
@@ -236,16 +236,16 @@ class LastBlock(OneBlock):
                 k.store(k.arg.peaks[first + head, part], peak)
                 k.store(k.arg.totals[first + head, part], total)
         with k.when(k.last_block(k.arg.counters[own], count)):
-            staged = Staged.of(k, tiles.heads, head_dim)
+            staged = Staged.of(k, tiles.heads, width)
             parts = PartArrays(k.arg.peaks.at(first, 0), k.arg.totals.at(first, 0), k.arg.weighted.at(first, 0, 0), self.splits)
-            Merge(head_dim, tiles.heads, WARPS).put_together(k, parts, count, heads, staged)
+            Merge(width, tiles.heads, WARPS).put_together(k, parts, count, heads, staged)
             k.barrier()
-            shape, runs = OutShape(1, attention.heads, head_dim), staged.runs(k, heads)
+            shape, runs = OutShape(1, attention.heads, width), staged.runs(k, heads)
 
             def store(place: Value, values: Any) -> None:
                 k.store(k.arg.out.at(first, 0)[place], values)
 
-            output.write_runs(k, shape, 0, first, tiles.heads * head_dim, runs, store)
+            output.write_runs(k, shape, 0, first, tiles.heads * width, runs, store)
 
     def is_long(self, seen: int) -> bool:
         return seen > self.short
@@ -299,7 +299,7 @@ def write_head(
     k: KernelBuilder, attention: AttentionType, output: Output, tiles: Tiles, whole: Softmax, allowed: Value
 ) -> None:
     """Write what the block's head (%ctaid.x) attends to, where `allowed` holds. All threads must come here."""
-    shape = OutShape(1, attention.heads, attention.head_dim)
+    shape = OutShape(1, attention.heads, attention.value_width)
     found = ((d, partial(truediv, value, whole.total)) for d, value in tiles.added(k, whole.weighted, allowed))
 
     def store(d: Value, result: Result) -> None:
