@@ -152,7 +152,7 @@ class BatchedRunner:
         _require_heads("q_dim", q_dim, s.heads, s)
         _require_heads("kv_dim", kv_dim, s.kv_heads, s)
         x, normed = (self._rows(one, name, m, s.hidden) for one, name in ((input, "input"), (hidden_buf, "hidden_buf")))
-        sizes = {"q": (q, s.q_dim), "k": (k, s.kv_dim), "v": (v, s.kv_dim)}
+        sizes = {"q": (q, s.q_dim), "k": (k, s.k_dim), "v": (v, s.v_dim)}
         outputs = {role: self._rows(to, role, m, size) for role, (to, size) in sizes.items()}
         w = self._for_rows(w, s, m)
         where = row_positions(self.session, positions, self.layers.sequence.cache.max_len, m)
@@ -177,7 +177,7 @@ class BatchedRunner:
 
     def _for_rows(self, w: ValidatedLayerWeights, s: LayerShape, m: int) -> ValidatedLayerWeights:
         """With what makes queries, keys and values of m rows. ModelError if the weights are of another shape than the layer."""
-        sizes = {"attn_q": s.q_dim, "attn_k": s.kv_dim, "attn_v": s.kv_dim}
+        sizes = {"attn_q": s.q_dim, "attn_k": s.k_dim, "attn_v": s.v_dim}
         found = {role: w.projections[role] for role in sizes}
         for role, n in sizes.items():
             self.session.weight(found[role], n=n, k=s.hidden)

@@ -3,8 +3,9 @@ the one token of `generate` does. Measures nothing (benchmarks/paged_attention.p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from executor.base.rules import RULES, Rule
 from executor.choice.choice import GpuProfile
@@ -57,20 +58,26 @@ class AttentionChoice:
 
 
 def choose_attention(
-    profile: GpuProfile, target: Target, *, heads: int, kv_heads: int, head_dim: int, kv_type: str
+    profile: GpuProfile,
+    target: Target,
+    *,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    kv_type: str,
+    value_dim: int | None = None,
 ) -> AttentionChoice:
     """What a profile says for a model's heads on a target."""
-    alone = suited(target, heads=heads, kv_heads=kv_heads, head_dim=head_dim, kv_type=kv_type)
+    sizes: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "kv_type": kv_type}
+    alone = suited(target, **sizes | {"head_dim": max(head_dim, value_dim or 0)})
     lacks = REDUCTION.lacks(target)
     last_block = profile.allows(REDUCTION.name)
     never = AttentionChoice(0, 1, 1, alone, "", last_block and not lacks)
-    choice = _in_tiles(profile, target, never, heads, kv_heads, head_dim, kv_type)
+    choice = _in_tiles(profile, target, never, sizes | {"value_dim": value_dim})
     return replace(choice, reason=f"{choice.reason}; {lacks}") if last_block and lacks else choice
 
 
-def _in_tiles(
-    profile: GpuProfile, target: Target, never: AttentionChoice, heads: int, kv_heads: int, head_dim: int, kv_type: str
-) -> AttentionChoice:
+def _in_tiles(profile: GpuProfile, target: Target, never: AttentionChoice, sizes: Mapping[str, Any]) -> AttentionChoice:
     """`never`, with tiles for runs of rows where there are any, and the reason."""
     if profile.allows("batch_invariant"):
         return replace(never, reason="the profile is batch_invariant: a row attends as if it were alone")
@@ -78,19 +85,7 @@ def _in_tiles(
         return replace(never, reason="the profile's tile_run is 0: every row attends on its own")
     parts = 1 if profile.precision == "fast" else 2
     try:
-        kernel = FlashAttention(
-            rows=1,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            page_len=32,
-            pages=1,
-            slots=1,
-            max_len=32,
-            kv_type=kv_type,
-            tiles=1,
-            parts=parts,
-        )
+        kernel = FlashAttention(rows=1, **sizes, page_len=32, pages=1, slots=1, max_len=32, tiles=1, parts=parts)
     except ArgumentError as error:
         return replace(never, reason=str(error))
     if target.sm < kernel.least_sm:
@@ -124,19 +119,22 @@ class TokenAttentionChoice:
 
 
 def choose_token_attention(
-    profile: GpuProfile, target: Target, *, heads: int, kv_heads: int, head_dim: int
+    profile: GpuProfile, target: Target, *, heads: int, kv_heads: int, head_dim: int, value_dim: int | None = None
 ) -> TokenAttentionChoice:
     """What a profile says for a model's heads on a target."""
-    apart = attention_of_one(heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+    apart = attention_of_one(heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_dim=value_dim)
     if not profile.allows(ROPE.name):
         return replace(apart, reason=f"the profile's {ROPE.name} is off")
     if lacks := ROPE.lacks(target):
         return replace(apart, reason=lacks)
+    if value_dim not in (None, head_dim):
+        return replace(apart, reason=f"heads of keys have {head_dim} values, and those of values {value_dim}")
     return replace(apart, reason=f"the profile's {ROPE.name} is on", rope_fused=True)
 
 
-def attention_of_one(*, heads: int, kv_heads: int, head_dim: int) -> TokenAttentionChoice:
+def attention_of_one(*, heads: int, kv_heads: int, head_dim: int, value_dim: int | None = None) -> TokenAttentionChoice:
     """That of layers that are run one by one, after a launch that rotates."""
     split = LastBlock()
-    kernel = ContiguousAttention(True, heads, kv_heads, head_dim, max_len=1, split=split)  # refuses heads that it cannot have
+    sizes: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": value_dim}
+    kernel = ContiguousAttention(True, **sizes, max_len=1, split=split)  # refuses heads that it cannot have
     return TokenAttentionChoice(splits_for(split.groups(kernel)), TOKEN_LEAST, TOKEN_SHORT, "layers one by one")

@@ -22,7 +22,7 @@ class AttentionRows:
     normed: GpuBuffer  # [hidden]
     q: GpuBuffer  # [heads, head_dim]
     k: GpuBuffer  # [kv_heads, head_dim]
-    v: GpuBuffer  # [kv_heads, head_dim]
+    v: GpuBuffer  # [kv_heads, value_dim]
     rows: int = 1
     before_norm: Mapping[str, GpuBuffer] = field(default_factory=dict)
     """By `attn_q` and `attn_k`, what these are before they are normalised as whole rows, where the form does that."""
@@ -34,7 +34,7 @@ class SplitActivations:
     parts of all. pieces: as own_lines."""
 
     stream: GpuBuffer  # [hidden / ranks]
-    attended: GpuBuffer  # [heads * head_dim]
+    attended: GpuBuffer  # [heads * value_dim]
     pieces: GpuBuffer
 
 
@@ -43,14 +43,14 @@ class Activations(AttentionRows):
     """What it passes through in all, shared by all layers. Where the layer is split, q, k, v, attended, projected and what the
     feed-forward computes are a rank's own part, and hidden and normed are whole on each."""
 
-    attended: GpuBuffer  # [heads, head_dim]
+    attended: GpuBuffer  # [heads, value_dim]
     projected: GpuBuffer  # [hidden]: what attention or the feed-forward adds to the stream
     ffn: FfnBuffers
     split: SplitActivations | None = None
     spare: GpuBuffer | None = None  # [hidden]: a second normed vector, of forms that have one
-    gate: GpuBuffer | None = None  # [heads, head_dim]: what gates attended, where the form does that
-    gated: GpuBuffer | None = None  # [heads, head_dim]: the product of both
-    attended_normed: GpuBuffer | None = None  # [heads * head_dim], and
+    gate: GpuBuffer | None = None  # [heads, value_dim]: what gates attended, where the form does that
+    gated: GpuBuffer | None = None  # [heads, value_dim]: the product of both
+    attended_normed: GpuBuffer | None = None  # [heads * value_dim], and
     activated_normed: GpuBuffer | None = None  # [ff]: what the last matrices multiply, where that is normalised
 
     @property
@@ -68,27 +68,27 @@ class Activations(AttentionRows):
     def of(cls, workspace: Workspace, s: LayerShape, rows: int = 1, hidden: GpuBuffer | None = None) -> Self:
         """In this workspace; `hidden`: a residual stream that lies elsewhere."""
 
-        def heads(name: str, count: int) -> GpuBuffer:
+        def heads(name: str, count: int, width: int = s.value_width) -> GpuBuffer:
             count = max(count, 1)  # of a layer without attention, which uses none
-            return workspace.buffer(name, (count, s.head_dim) if rows == 1 else (rows, count, s.head_dim))
+            return workspace.buffer(name, (count, width) if rows == 1 else (rows, count, width))
 
         ranks, own = s.ranks, s.own
         at = s.form.norms
         gates = ("attention gate", "gated attention") if s.form.gated_attention else ()
         gate, gated = [heads(name, own.heads) for name in gates] or (None, None)
-        rows_of = {"attn_q": s.q_dim, "attn_k": s.kv_dim} if s.form.qk_norm == "row" else {}
+        rows_of = {"attn_q": s.q_dim, "attn_k": s.k_dim} if s.form.qk_norm == "row" else {}
         split = None
         if ranks > 1:
             split = SplitActivations(
                 workspace.buffer("own part of hidden", own_shape(rows, s.hidden, ranks)),
-                workspace.buffer("attended by all", lines(rows, s.q_dim)),
+                workspace.buffer("attended by all", lines(rows, s.attended_dim)),
                 own_lines(workspace, rows),
             )
         return cls(
             hidden=hidden if hidden is not None else workspace.buffer("hidden", lines(rows, s.hidden)),
             normed=workspace.buffer("normed", lines(rows, s.hidden)),
-            q=heads("q", own.heads),
-            k=heads("k", own.kv_heads),
+            q=heads("q", own.heads, s.head_dim),
+            k=heads("k", own.kv_heads, s.head_dim),
             v=heads("v", own.kv_heads),
             attended=heads("attended", own.heads),
             projected=workspace.buffer("projected", own_shape(rows, s.hidden, ranks)),
@@ -98,7 +98,7 @@ class Activations(AttentionRows):
             split=split,
             spare=workspace.buffer("normed too", lines(rows, s.hidden)) if s.form.norms_twice else None,
             gate=gate,
-            attended_normed=None if at.attended is None else workspace.buffer("attended, normed", lines(rows, s.q_dim)),
+            attended_normed=None if at.attended is None else workspace.buffer("attended, normed", lines(rows, s.attended_dim)),
             activated_normed=None if at.activated is None else workspace.buffer("activated, normed", lines(rows, s.ff)),
             gated=gated,
         )

@@ -56,11 +56,11 @@ class PositionSplit:
         """What attention does to heads of a layer before it attends to them; None where it does not, because it is not asked
         to, or there is no kernel that does what these need."""
         neox, normed = s.rope_style == "neox", None not in (w.attn_q_norm, w.attn_k_norm)
-        whole = s.rope_dim == s.head_dim <= LARGEST_HEAD
+        whole = s.rope_dim == s.head_dim == s.value_width <= LARGEST_HEAD
         if s.form.rotates_apart or not (self.choice.rope_fused and biases_at_once(w) and whole):
             return None
         if (w.attn_q_norm, w.attn_k_norm) != (None, None):
-            suits = normed and can_norm(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim)
+            suits = normed and can_norm(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim, value_width=s.value_width)
             return RopeFused(neox, normed=True) if suits else None
         return RopeFused(neox, bias=bool(biases(w)))
 
@@ -98,7 +98,7 @@ class TokenAttention:
         form: Form | None,
     ) -> None:
         cache, split = self.cache, self.split
-        form = planes_of_heads(form, s.head_dim)
+        form = planes_of_heads(form, s.value_width)
         sizes: dict[str, Any] = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, **positions_of(cache)}
         parts: dict[str, Any] = {"split": split.part, "source": style, "scores": s.form.scores}
         kernel = ContiguousAttention(True, **sizes, output=output_of(form), **parts)
@@ -119,9 +119,10 @@ class TokenAttention:
         if b.fused and biases_at_once(w):
             added, norms = biases(w), {"q_gamma": w.attn_q_norm, "k_gamma": w.attn_k_norm}
             sizes: dict[str, Any] = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, **positions_of(cache)}
+            sizes["value_dim"] = s.value_dim
             given = {"q": a.q, "k": a.k, "v": a.v, "k_cache": cache.keys, "v_cache": cache.values, **places}
             normed = None not in norms.values()
-            if normed and can_norm(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim):
+            if normed and can_norm(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim, value_width=s.value_width):
                 at_once = RopeScatter(neox, False, **sizes, normed=True)
                 b("rope_scatter", at_once, **given, **norms, eps=s.rms_eps)
                 return
@@ -139,9 +140,9 @@ class TokenAttention:
         append(b, cache, k=a.k, v=a.v, position=self.position)
 
 
-def planes_of_heads(form: Form | None, head_dim: int) -> int | None:
+def planes_of_heads(form: Form | None, value_width: int) -> int | None:
     """The int8 planes that attention writes for a reader of this form: its blocks are of one head each."""
-    return form if isinstance(form, int) and head_dim % BLOCK == 0 else None
+    return form if isinstance(form, int) and value_width % BLOCK == 0 else None
 
 
 def output_of(form: Form | None) -> Output:
@@ -209,9 +210,10 @@ def positions_of(cache: LayerCache) -> dict[str, Any]:
 
 
 def append(b: Binding, cache: LayerCache, *, k: GpuBuffer, v: GpuBuffer, position: GpuBuffer) -> None:
-    """k and v go into the cache at `position`. k, v: f32[kv_heads, head_dim], k rotated already; position: u32[1]."""
+    """k and v go into the cache at `position`. k: f32[kv_heads, head_dim], rotated already; v: f32[kv_heads, value_dim];
+    position: u32[1]."""
     kv_heads, head_dim = k.shape
-    kernel = KvCacheScatter(indirect=True, kv_heads=kv_heads, head_dim=head_dim, **positions_of(cache))
+    kernel = KvCacheScatter(True, kv_heads, head_dim, **positions_of(cache), value_dim=cache.value_dim)
     b("kv_scatter", kernel, k_cache=cache.keys, v_cache=cache.values, k=k, v=v, position=position)
 
 
@@ -229,13 +231,14 @@ def attend(
     """`out` is what q attends to among the first `length` positions of the cache; `form` is what it is read as; `split` as in
     TokenAttention; scores: which of the positions it sees, and what becomes of its scores.
 
-    q, out: f32[heads, head_dim], q rotated already; length: u32[1].
+    q: f32[heads, head_dim], rotated already; out: f32[heads, value_dim]; length: u32[1].
     """
     heads, head_dim = q.shape
     kv_heads, _, _ = cache.keys.shape
     shape: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, **positions_of(cache)}
+    shape["value_dim"] = cache.value_dim
     arguments = {"out": out.buffer, "q": q, "k_cache": cache.keys, "v_cache": cache.values, "length": length}
-    form = planes_of_heads(form, head_dim) if b.fused else None
+    form = planes_of_heads(form, cache.values.shape[-1]) if b.fused else None
     kernel = ContiguousAttention(True, **shape, output=output_of(form), scores=scores)
     if cache.max_len > split.choice.short:  # else no sequence is long, and of others incremental_attention has the same bits
         kernel = replace(kernel, split=split.part)

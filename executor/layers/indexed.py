@@ -96,22 +96,22 @@ class ValidatedLayerWeights:
 
     attn_norm: GpuBuffer | None  # f32[hidden]
     attn_q: Projection | None  # [q_dim, hidden]
-    attn_k: Projection | None  # [kv_dim, hidden]
-    attn_v: Projection | None  # [kv_dim, hidden]
+    attn_k: Projection | None  # [k_dim, hidden]
+    attn_v: Projection | None  # [v_dim, hidden]
     attn_output: Projection | None  # [hidden, mixed_dim]
     ffn_norm: GpuBuffer | None  # f32[hidden]
     ffn_gate: Projection | None  # [ff, hidden]
     ffn_up: Projection | None  # [ff, hidden]
     ffn_down: Projection | None  # [hidden, ff]
-    attn_gate: Projection | None = None  # [q_dim, hidden]
-    attn_sub_norm: GpuBuffer | None = None  # f32[q_dim]
+    attn_gate: Projection | None = None  # [attended_dim, hidden]
+    attn_sub_norm: GpuBuffer | None = None  # f32[attended_dim]
     ffn_sub_norm: GpuBuffer | None = None  # f32[ff]
     ffn_scales: GpuBuffer | None = None  # f32[ff]
     attn_q_bias: GpuBuffer | None = None  # f32[q_dim]
-    attn_k_bias: GpuBuffer | None = None  # f32[kv_dim]
-    attn_v_bias: GpuBuffer | None = None  # f32[kv_dim]
+    attn_k_bias: GpuBuffer | None = None  # f32[k_dim]
+    attn_v_bias: GpuBuffer | None = None  # f32[v_dim]
     attn_q_norm: GpuBuffer | None = None  # f32[head_dim], f32[q_dim], or f32[heads, head_dim]
-    attn_k_norm: GpuBuffer | None = None  # f32[head_dim], f32[kv_dim], or f32[kv_heads, head_dim]
+    attn_k_norm: GpuBuffer | None = None  # f32[head_dim], f32[k_dim], or f32[kv_heads, head_dim]
     attn_output_norm: GpuBuffer | None = None  # f32[hidden]
     ffn_output_norm: GpuBuffer | None = None  # f32[hidden]
     biases: Mapping[str, GpuBuffer] = field(default_factory=dict)
@@ -176,26 +176,26 @@ def layer_weights(
 
     lengths = dict.fromkeys(at.tensors, s.hidden)
     lengths |= dict.fromkeys(("ffn_gate", "ffn_up"), s.ff // s.ranks)
-    lengths |= {"attn_q_norm": s.q_dim, "attn_k_norm": s.kv_dim}
+    lengths |= {"attn_q_norm": s.q_dim, "attn_k_norm": s.k_dim}
     lengths |= dict.fromkeys(("attn_output", "ffn_down"), s.hidden // s.ranks)
     found = {name: optional(f"{name}.bias", n) for name, n in lengths.items()}
     return ValidatedLayerWeights(
         attn_norm=norm(at.attention),
         attn_q=matrix("attn_q", n=s.q_dim, k=s.hidden) if s.kv_heads else None,
-        attn_k=matrix("attn_k", n=s.kv_dim, k=s.hidden) if s.kv_heads else None,
-        attn_v=matrix("attn_v", n=s.kv_dim, k=s.hidden) if s.kv_heads else None,
+        attn_k=matrix("attn_k", n=s.k_dim, k=s.hidden) if s.kv_heads else None,
+        attn_v=matrix("attn_v", n=s.v_dim, k=s.hidden) if s.kv_heads else None,
         attn_output=matrix("attn_output", n=s.hidden, k=s.mixed_dim) if s.heads else None,
         ffn_norm=norm(at.ffn),
         ffn_gate=matrix("ffn_gate", n=s.ff, k=s.hidden) if form.gated and s.ff else None,
         ffn_up=matrix("ffn_up", n=s.ff, k=s.hidden) if s.ff else None,
         ffn_down=matrix("ffn_down", n=s.hidden, k=s.ff) if s.ff else None,
-        attn_gate=matrix("attn_gate", n=s.q_dim, k=s.hidden) if form.gated_attention else None,
-        attn_sub_norm=None if at.attended is None else vector(f"{at.attended}.weight", s.q_dim),
+        attn_gate=matrix("attn_gate", n=s.attended_dim, k=s.hidden) if form.gated_attention else None,
+        attn_sub_norm=None if at.attended is None else vector(f"{at.attended}.weight", s.attended_dim),
         ffn_sub_norm=None if at.activated is None else vector(f"{at.activated}.weight", s.ff),
         ffn_scales=vector("ffn.act.scales", s.ff) if form.scaled else None,
         attn_q_bias=optional("attn_q.bias", s.own.q_dim),
-        attn_k_bias=optional("attn_k.bias", s.own.kv_dim),
-        attn_v_bias=optional("attn_v.bias", s.own.kv_dim),
+        attn_k_bias=optional("attn_k.bias", s.own.k_dim),
+        attn_v_bias=optional("attn_v.bias", s.own.v_dim),
         attn_q_norm=head_norm("q", s.heads),
         attn_k_norm=head_norm("k", s.kv_heads),
         attn_output_norm=norm(at.attention_output),

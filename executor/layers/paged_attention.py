@@ -112,7 +112,7 @@ class RowsAttention:
         (rows,) = lone.shape
         sizes: dict[str, Any] = {"heads": s.heads, "rows": rows, **asdict(self.pages.shape), **self.choice.alone._asdict()}
         kernel = PagedAttention(**sizes, scores=s.form.scores).filling()
-        packs = b.fused and isinstance(form, HalfForm) and s.head_dim in HEAD_DIMS
+        packs = b.fused and isinstance(form, HalfForm) and s.value_width in HEAD_DIMS
         plain = PagedAttentionLastBlock(**{one.name: getattr(kernel, one.name) for one in fields(kernel)})
         if self.choice.last_block and (plain.windows or not packs):
             self._attend_at_once(b, s, a, plain, lone, result, form)
@@ -123,14 +123,14 @@ class RowsAttention:
         shape: dict[str, Any] = {
             "rows": rows,
             "heads": s.heads,
-            "head_dim": s.head_dim,
+            "head_dim": s.value_width,
             "max_len": self.pages.shape.max_len,
             "splits": kernel.splits,
             "least": kernel.least,
             "scores": kernel.scores,
         }
         reduce = PagedAttentionReduce(**shape)
-        written = form if packs else planes_of_heads(form, s.head_dim)
+        written = form if packs else planes_of_heads(form, s.value_width)
         _enqueue(b, reduce, result, written, {"out": out, **parts, "position": lone})
 
     def _attend_at_once(
@@ -148,7 +148,7 @@ class RowsAttention:
         heads = self._heads(s, a, "q", "attended", rows=rows)
         scratch = self.workspace.arrays(plain, f"attention of {rows}", plain.scratch)
         arguments = {"out": heads["attended"], "q": heads["q"], **self._seen(rows), "position": lone, **scratch}
-        _enqueue(b, plain, result, form if plain.windows else planes_of_heads(form, s.head_dim), arguments)
+        _enqueue(b, plain, result, form if plain.windows else planes_of_heads(form, s.value_width), arguments)
 
     def _attend_in_tiles(self, b: Binding, s: LayerShape, a: Activations, tiles: GpuBuffer) -> None:
         count, parts = tiles.shape[0], self.choice.parts
@@ -162,9 +162,14 @@ class RowsAttention:
         return {**self.pages.arrays, "tables": self.pages.tables, "slot": slot, "position": position}
 
     def _heads(self, s: LayerShape, a: Activations, *names: str, rows: int | None = None) -> dict[str, GpuBuffer]:
-        """The heads of the rows, or of the first of them, f32[rows, heads, head_dim] each."""
-        counts = {"q": s.heads, "attended": s.heads, "k": s.kv_heads, "v": s.kv_heads}
-        return {name: getattr(a, name).view(0, (rows or a.rows, counts[name], s.head_dim)) for name in names}
+        """The heads of the rows, or of the first of them, f32[rows, heads, width] each."""
+        sizes = {
+            "q": (s.heads, s.head_dim),
+            "attended": (s.heads, s.value_width),
+            "k": (s.kv_heads, s.head_dim),
+            "v": (s.kv_heads, s.value_width),
+        }
+        return {name: getattr(a, name).view(0, (rows or a.rows, *sizes[name])) for name in names}
 
 
 def _enqueue(

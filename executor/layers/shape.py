@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, Literal, get_args
+from typing import Final, Literal, Protocol, get_args
 
 from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring
 from ptxgen.kernels.attention.temperature import Temperature
+from ptxgen.kernels.shape import ValueWidth, Widths
 
 RopeStyle = Literal["adjacent", "neox"]
 ROPE_STYLES: Final[tuple[RopeStyle, ...]] = get_args(RopeStyle)
@@ -104,12 +105,46 @@ class LayerForm:
 LLAMA: Final = LayerForm()
 
 
+class _Heads(Widths, Protocol):
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def value_width(self) -> int: ...
+
+
+class HeadSizes(ValueWidth):
+    """What a token has in all heads of a layer."""
+
+    @property
+    def q_dim(self: _Heads) -> int:
+        """Width of the queries."""
+        return self.heads * self.head_dim
+
+    @property
+    def k_dim(self: _Heads) -> int:
+        """Width of the keys."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def v_dim(self: _Heads) -> int:
+        """Width of the values."""
+        return self.kv_heads * self.value_width
+
+    @property
+    def attended_dim(self: _Heads) -> int:
+        """Width of what the queries attend to."""
+        return self.heads * self.value_width
+
+
 @dataclass(frozen=True)
-class LayerShape:
+class LayerShape(HeadSizes):
     """The dimensions of a layer, and its form. heads 0: it has no attention; kv_heads 0, beside heads: attn_output alone, as
-    wide as the stream, stands for it; ff 0: no feed-forward network. rope_style: pairs (2i, 2i+1) are rotated for "adjacent",
-    (i, i + rope_dim/2) for "neox", in the first rope_dim values of a head. rms_eps: of its norms, whatever their kind. ranks:
-    how many devices share the heads and the rows of every matrix equally; all sizes are those of the whole layer."""
+    wide as the stream, stands for it; ff 0: no feed-forward network. value_dim: of a head of values, where that of keys is
+    another. rope_style: pairs (2i, 2i+1) are rotated for "adjacent", (i, i + rope_dim/2) for "neox", in the first rope_dim
+    values of a head. rms_eps: of its norms, whatever their kind. ranks: how many devices share the heads and the rows of every
+    matrix equally; all sizes are those of the whole layer."""
 
     hidden: int
     ff: int
@@ -121,6 +156,7 @@ class LayerShape:
     rope_dim: int
     ranks: int = 1
     form: LayerForm = LLAMA
+    value_dim: int | None = None
 
     @property
     def own(self) -> LayerShape:
@@ -130,16 +166,6 @@ class LayerShape:
         return replace(self, heads=self.heads // self.ranks, kv_heads=self.kv_heads // self.ranks, ranks=1)
 
     @property
-    def q_dim(self) -> int:
-        """Width of the queries of one token."""
-        return self.heads * self.head_dim
-
-    @property
     def mixed_dim(self) -> int:
         """Width of what attn_output multiplies."""
-        return self.q_dim if self.kv_heads else self.hidden
-
-    @property
-    def kv_dim(self) -> int:
-        """Width of the keys, and of the values, of one token."""
-        return self.kv_heads * self.head_dim
+        return self.attended_dim if self.kv_heads else self.hidden

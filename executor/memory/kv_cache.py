@@ -19,13 +19,19 @@ from ptxgen.types import F32
 
 @dataclass(frozen=True)
 class LayerCache:
-    """keys, values: f32[kv_heads, rows, head_dim] of one layer, rows = ring or max_len: position p of max_len stands in row p %
-    rows."""
+    """keys: f32[kv_heads, rows, head_dim] and values: f32[kv_heads, rows, value_dim] of one layer, rows = ring or max_len:
+    position p of max_len stands in row p % rows."""
 
     keys: GpuBuffer
     values: GpuBuffer
     max_len: int
     ring: int | None = None
+
+    @property
+    def value_dim(self) -> int | None:
+        """Of a row of values, if it is not that of keys."""
+        width = self.values.shape[-1]
+        return None if width == self.keys.shape[-1] else width
 
 
 class KvCache:
@@ -46,11 +52,12 @@ class KvCache:
         *,
         windows: Sequence[int | None] = (),
         step: int = 1,
+        value_dim: int | None = None,
     ) -> None:
         """Allocate, for as many heads in all layers or for those of each; contents are undefined until written, and nothing
         beyond a layer's length may be read. windows: of each layer, None where it sees all; nothing for layers that all do;
-        step: most positions that are written at a time. Raises ArgumentError for a size below 1 or one that no attention kernel
-        takes, DeviceError when memory is full."""
+        step: most positions that are written at a time; value_dim: of a row of values, if it is not that of keys. Raises
+        ArgumentError for a size below 1 or one that no attention kernel takes, DeviceError when memory is full."""
         sizes = {"layers": layers, "head_dim": head_dim, "max_len": max_len}
         layers, head_dim, max_len = (whole(f"KV cache: {name}", size, 1) for name, size in sizes.items())
         heads = kv_heads if isinstance(kv_heads, Sequence) else (kv_heads,) * layers
@@ -59,7 +66,7 @@ class KvCache:
         self.lengths = [0] * layers
         self.generation = 0
         self._heads = tuple(whole("KV cache: kv_heads", own, 1) for own in heads)
-        self._head_dim = head_dim
+        self._head_dim, self._value_dim = head_dim, value_dim
         self._windows = [(window, None if window is None else _ring(window, step)) for window in windows or [None] * layers]
         self._reached = 0  # positions that were written since the sequence began, whether they count or not
         self._require_attention(max_len)
@@ -227,8 +234,11 @@ class KvCache:
         def allocated(layer: int) -> LayerCache:
             _, ring = self._windows[layer]
             ring = ring if ring is not None and ring < max_len else None
-            shape = self._heads[layer], ring or max_len, self._head_dim
-            keys, values = (GpuBuffer.empty(self.device, F32, shape, f"{kind} of layer {layer}") for kind in ("keys", "values"))
+            rows, value_dim = (self._heads[layer], ring or max_len), self._value_dim
+            widths = {"keys": self._head_dim, "values": self._head_dim if value_dim is None else value_dim}
+            keys, values = (
+                GpuBuffer.empty(self.device, F32, (*rows, width), f"{kind} of layer {layer}") for kind, width in widths.items()
+            )
             return LayerCache(keys, values, max_len, ring)
 
         with free_on_error(self.device):
@@ -250,7 +260,7 @@ class KvCache:
     def _require_attention(self, max_len: int) -> None:
         """ArgumentError unless there is an attention kernel for so many positions: what it refuses must not be allocated."""
         for heads in set(self._heads):
-            ContiguousAttention(True, heads=heads, kv_heads=heads, head_dim=self._head_dim, max_len=max_len)
+            ContiguousAttention(True, heads, heads, self._head_dim, max_len, value_dim=self._value_dim)
 
 
 def _ring(window: int, step: int) -> int:

@@ -23,7 +23,7 @@ from ptxgen.types import U32
 class PagedShape:
     """What kernels must know of a paged cache, by the names of their fields. kv_heads: of a layer; max_len: positions
     that a sequence may have; slots: sequences that have a table at one time; kv_type: how values are held, `f32`, `f16` or
-    `q8_0`."""
+    `q8_0`; value_dim: of a row of values, if it is not that of keys."""
 
     kv_heads: int
     head_dim: int
@@ -32,6 +32,7 @@ class PagedShape:
     slots: int
     max_len: int
     kv_type: str = "f32"
+    value_dim: int | None = None
 
     def of(self, kv_heads: int) -> PagedShape:
         """That of a layer with so many."""
@@ -63,7 +64,9 @@ def as_pages(cache: KvCache, table: GpuBuffer) -> tuple[LayerPages, ...]:
 
     def paged(layer: LayerCache) -> LayerPages:
         kv_heads, rows, head_dim = layer.keys.shape
-        shape = PagedShape(kv_heads, head_dim, page_len=rows, pages=1, slots=1, max_len=layer.max_len)
+        shape = PagedShape(
+            kv_heads, head_dim, page_len=rows, pages=1, slots=1, max_len=layer.max_len, value_dim=layer.value_dim
+        )
         held = {"k_cache": layer.keys, "v_cache": layer.values}
         arrays = {name: held[name].view(0, array.shape) for name, array in shape.caches().items() if isinstance(array, Array)}
         return LayerPages(shape, arrays, table.view(0, (1, -(-layer.max_len // rows))))

@@ -51,8 +51,10 @@ def new_cache(device: DeviceMemory, spec: ModelSpec, context: int) -> KvCache:
     """For the keys and values of one sequence on each of the devices that share the model, whose prompts go in steps of up to
     CHUNK tokens. Errors as KvCache."""
     windows = [spec.blocks[number].mixer.scores.window for number in spec.cached]
+    layer = spec.layer
     return KvCache(
-        device, len(spec.cached), spec.cached_heads, spec.layer.head_dim, context, windows=windows, step=CHUNK
+        device, len(spec.cached), spec.cached_heads, layer.head_dim, context, windows=windows, step=CHUNK,
+        value_dim=layer.value_dim,
     )  # fmt: skip
 
 

@@ -64,7 +64,8 @@ class Engine:
         context = whole("context", context, 1, decoder.context)
         pages = slots * -(-context // page_len) if pages is None else whole("pages", pages, 1)
         kind = one_of("kv_type", kv_type, KV_TYPES)
-        shape = PagedShape(spec.layer.own.kv_heads, spec.layer.head_dim, page_len, pages, slots, context, kind)
+        layer = spec.layer
+        shape = PagedShape(layer.own.kv_heads, layer.head_dim, page_len, pages, slots, context, kind, layer.value_dim)
         self.decoder = decoder
         self.device = decoder.device
         self.vocab = spec.vocab

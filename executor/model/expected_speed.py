@@ -49,8 +49,8 @@ def memory_of(gpu: SoldGpu) -> int:
 def expected_speed(spec: ModelSpec, rows: Sequence[Explained], gpu: SoldGpu, depth: int) -> Estimate:
     """That of a token. rows: the model's matrices (explain.py); depth: tokens in the cache, which is f32."""
     weights = sum(row.matrix.nbytes * count for row in rows for _, count in row.matrix.roles)
-    seen = [(block.mixer.kv_dim, min(depth, block.mixer.scores.window or depth)) for block in spec.blocks]
-    cache = sum(2 * F32.bytes * width * tokens for width, tokens in seen)
+    seen = [(block.mixer.k_dim + block.mixer.v_dim, min(depth, block.mixer.scores.window or depth)) for block in spec.blocks]
+    cache = sum(F32.bytes * width * tokens for width, tokens in seen)
     return Estimate(depth, weights, cache, 1 / expected_seconds(weights + cache, spec.layers, gpu))
 
 

@@ -89,6 +89,6 @@ def _fused(block: Block) -> Iterator[tuple[str, Mapping[str, int]]]:
     """The tensors of a layer that hold several matrices: by role, the rows of each, in their order."""
     mixer, ffn = block.mixer, block.ffn
     if mixer.fused:
-        yield "attn_qkv", {"attn_q": mixer.q_dim, "attn_k": mixer.kv_dim, "attn_v": mixer.kv_dim}
+        yield "attn_qkv", {"attn_q": mixer.q_dim, "attn_k": mixer.k_dim, "attn_v": mixer.v_dim}
     if ffn.fused:
         yield "ffn_up", {"ffn_gate": ffn.ff, "ffn_up": ffn.ff}

@@ -61,15 +61,16 @@ def _probes(block: Block) -> list[Callable[[], object]]:
     if f.gated and not isinstance(f.activation, Xielu):
         activation = partial(FusedSwiglu, activation=f.activation)
     sizes: dict[str, Any] = {"heads": a.heads, "kv_heads": a.kv_heads, "head_dim": a.head_dim, "max_len": 1}
+    sizes["value_dim"] = a.value_dim
     probes: list[Callable[[], object]] = [lambda: ContiguousAttention(True, **sizes, scores=a.scores)] if a.kv_heads else []
     probes += [lambda: activation(n=f.ff)] if f.ff else []
     if block.norms.at.attended is not None:
-        probes.append(lambda: NORMS[block.norms.norm.kind](hidden=a.q_dim))
+        probes.append(lambda: NORMS[block.norms.norm.kind](hidden=a.attended_dim))
     if block.norms.at.activated is not None:
         probes.append(lambda: NORMS[block.norms.norm.kind](hidden=f.ff))
     if a.qk_norm is not None and a.qk_norm_of == "row":
         norm = NORMS[a.qk_norm.kind]
-        probes += [lambda: norm(hidden=a.q_dim), lambda: norm(hidden=a.kv_dim)]
+        probes += [lambda: norm(hidden=a.q_dim), lambda: norm(hidden=a.k_dim)]
     elif a.qk_norm is not None and a.qk_norm_of == "rows":
         probes.append(lambda: PerHeadLayerNorm(heads=a.heads, head_dim=a.head_dim))
     elif a.qk_norm is not None:
@@ -98,7 +99,7 @@ def _key(error: ShapeError, spec: ModelSpec, metadata: Mapping[str, Value]) -> s
     return " or ".join(_written(key, spec.architecture, metadata) for key in fits) or None
 
 
-def _sizes(spec: ModelSpec, name: str) -> set[int]:
+def _sizes(spec: ModelSpec, name: str) -> set[int | None]:
     return {size(spec, block, name) for block in set(spec.blocks)}
 
 
@@ -106,6 +107,6 @@ def _written(key: str, architecture: str, metadata: Mapping[str, Value]) -> str:
     """A key as the file has it, or what stands for it there."""
     if key == "vocab_size" and TOKENS in metadata:
         return f"the number of tokens in {TOKENS}"
-    if key == "attention.key_length" and f"{architecture}.{key}" not in metadata:
+    if key in ("attention.key_length", "attention.value_length") and f"{architecture}.{key}" not in metadata:
         return f"{architecture}.embedding_length / {architecture}.attention.head_count"
     return f"{architecture}.{key}"

@@ -31,6 +31,7 @@ KEYS: Final = {
     "attention.head_count": "heads",
     "attention.head_count_kv": "kv_heads",
     "attention.key_length": "head_dim",
+    "attention.value_length": "value_dim",
     "vocab_size": "vocab",
 }
 """By key, the size of a model that it gives. Kernels call theirs by the same names, or only `n` or `k`."""
@@ -81,9 +82,9 @@ def architecture_of(spec: ModelSpec) -> Architecture:
     return ARCHITECTURES[spec.architecture]
 
 
-def size(spec: ModelSpec, block: Block, name: str) -> int:
-    """One of those that KEYS names."""
-    found: int = spec.vocab if name == "vocab" else getattr(spec.shape(block), name)
+def size(spec: ModelSpec, block: Block, name: str) -> int | None:
+    """One of those that KEYS names; None where it is another of these."""
+    found: int | None = spec.vocab if name == "vocab" else getattr(spec.shape(block), name)
     return found
 
 

@@ -79,7 +79,7 @@ def dense_decoder(
     widths = [width // ff_share for width in m.per_layer("feed_forward_length", least=least)]
 
     def block(layer: int) -> Block:
-        heads, kv_heads, head_dim = sizes[layer] if widths[layer] else (0, 0, sizes[layer][-1])
+        heads, kv_heads, head_dim, value_dim = sizes[layer] if widths[layer] else (0, 0, *sizes[layer][2:])
         name = f"blk.{layer}."
         at = replace(norms, attention=norms.attention if heads else None, ffn=norms.ffn if widths[layer] else None)
         biases = frozenset(role for role in _biases(m, name) if (kv_heads if role.startswith("attn_") else widths[layer]))
@@ -98,6 +98,7 @@ def dense_decoder(
             temperature=temperature,
             gated=gated_attention,
             fused=m.has(f"{name}attn_qkv.weight"),
+            value_dim=value_dim,
         )
         activated = activation if isinstance(activation, str) else activation(layer)
         fused = fused_gate and not m.has(f"{name}ffn_gate.weight")
@@ -145,15 +146,16 @@ def norm_spec(m: Metadata, kind: NormKind, default: float | None, *tensors: str)
     return NormSpec(eps, kind, kind == "layer" and any(m.has(f"{tensor}.bias") for tensor in tensors))
 
 
-def attention_sizes(m: Metadata, least: int = 1) -> Sequence[tuple[int, int, int]]:
-    """Heads and key-value heads of each layer, at least so many, and the width of a head."""
+def attention_sizes(m: Metadata, least: int = 1) -> Sequence[tuple[int, int, int, int | None]]:
+    """Heads and key-value heads of each layer, at least so many, the width of a head, and that of its values, if it
+    is another."""
     heads = m.per_layer("attention.head_count", least=least)
     kv_heads = m.per_layer("attention.head_count_kv", heads, least)
     for own, kv in zip(heads, kv_heads, strict=True):
         if kv and (own % kv or not own):
             m.fail(f"{m.name('attention.head_count')} is {own}, which {kv} key-value heads do not divide")
-    width = _head_dim(m, m.integer("embedding_length"), next((own for own in heads if own), 1))
-    return [(own, kv, width) for own, kv in zip(heads, kv_heads, strict=True)]
+    widths = _widths(m, m.integer("embedding_length"), next((own for own in heads if own), 1))
+    return [(own, kv, *widths) for own, kv in zip(heads, kv_heads, strict=True)]
 
 
 def head_dim(m: Metadata, least: int = 1) -> int:
@@ -203,13 +205,11 @@ def _biases(m: Metadata, block: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _head_dim(m: Metadata, hidden: int, heads: int) -> int:
-    if m.get("attention.key_length") is None and hidden % heads:
+def _widths(m: Metadata, hidden: int, heads: int) -> tuple[int, int | None]:
+    if None in (m.get("attention.key_length"), m.get("attention.value_length")) and hidden % heads:
         m.fail(f"{m.name('embedding_length')} is {hidden}, which {heads} heads do not divide")
     keys = m.integer("attention.key_length", hidden // heads or None)
     values = m.integer("attention.value_length", hidden // heads or None)
-    if keys != values:
-        m.refuse(f"{m.name('attention.value_length')} is {values}, and heads of keys have {keys} values; they must be equal")
     if keys % 2:
         m.fail(f"{m.name('attention.key_length')} is {keys}; rotary embedding needs an even number")
-    return keys
+    return keys, None if values == keys else values

@@ -8,7 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from executor.layers.shape import LLAMA, PRE_NORMS, BlockNorms, LayerForm, LayerShape, NormKind, QkNorm, RopeStyle, Ungated
+from executor.layers.shape import (
+    LLAMA,
+    PRE_NORMS,
+    BlockNorms,
+    HeadSizes,
+    LayerForm,
+    LayerShape,
+    NormKind,
+    QkNorm,
+    RopeStyle,
+    Ungated,
+)
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.scores import PLAIN_SCORES, Scoring
 from ptxgen.kernels.attention.temperature import Temperature
@@ -56,11 +67,11 @@ class RopeSpec:
 
 
 @dataclass(frozen=True)
-class Attention:
+class Attention(HeadSizes):
     """Causal attention; query head h reads key-value head h // (heads // kv_heads). kv_heads 0: attn_output alone stands for
-    it, a matrix of the width of the stream; heads 0: nothing does. scores: which keys a query sees, and what becomes of its
-    scores. qk_norm: of queries and keys; qk_norm_of: of what; clamp, temperature, gated: see LayerForm. fused: the matrices of
-    Q, K and V are one tensor."""
+    it, a matrix of the width of the stream; heads 0: nothing does. value_dim: of a head of values, where that of keys is
+    another. scores: which keys a query sees, and what becomes of its scores. qk_norm: of queries and keys; qk_norm_of: of what;
+    clamp, temperature, gated: see LayerForm. fused: the matrices of Q, K and V are one tensor."""
 
     heads: int
     kv_heads: int
@@ -73,16 +84,7 @@ class Attention:
     temperature: Temperature | None = None
     gated: bool = False
     fused: bool = False
-
-    @property
-    def q_dim(self) -> int:
-        """Width of the queries of one token."""
-        return self.heads * self.head_dim
-
-    @property
-    def kv_dim(self) -> int:
-        """Width of the keys, and of the values, of one token."""
-        return self.kv_heads * self.head_dim
+    value_dim: int | None = None
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,7 @@ class ModelSpec:
             heads=mixer.heads,
             kv_heads=mixer.kv_heads,
             head_dim=mixer.head_dim,
+            value_dim=mixer.value_dim,
             rms_eps=block.norms.norm.eps,
             rope_style=mixer.rope.style,
             rope_dim=mixer.rope.dim,

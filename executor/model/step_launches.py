@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from executor.choice.attention import AttentionChoice, choose_attention
 from executor.choice.choice import GpuProfile
@@ -34,7 +35,8 @@ attends on its own."""
 def rows_attention(config: ModelSpec, profile: GpuProfile, target: Target, kv_type: str) -> AttentionChoice:
     """How the rows of a model's steps attend."""
     s = config.layer
-    return choose_attention(profile, target, heads=s.heads, kv_heads=s.kv_heads, head_dim=s.head_dim, kv_type=kv_type)
+    sizes: dict[str, Any] = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, "value_dim": s.value_dim}
+    return choose_attention(profile, target, **sizes, kv_type=kv_type)
 
 
 @dataclass(frozen=True)

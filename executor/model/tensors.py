@@ -26,13 +26,13 @@ def matrices_of(mixer: Attention, ffn: Dense, hidden: int) -> Shapes:
     """By role, those of a layer that multiply."""
     shapes: dict[str, Shape] = {}
     if mixer.kv_heads:
-        shapes |= {"attn_q": (mixer.q_dim, hidden), "attn_k": (mixer.kv_dim, hidden), "attn_v": (mixer.kv_dim, hidden)}
+        shapes |= {"attn_q": (mixer.q_dim, hidden), "attn_k": (mixer.k_dim, hidden), "attn_v": (mixer.v_dim, hidden)}
     if mixer.heads:
-        shapes["attn_output"] = (hidden, mixer.q_dim if mixer.kv_heads else hidden)
+        shapes["attn_output"] = (hidden, mixer.attended_dim if mixer.kv_heads else hidden)
     if ffn.ff:
         shapes |= {"ffn_up": (ffn.ff, hidden), "ffn_down": (hidden, ffn.ff)}
     shapes |= {"ffn_gate": (ffn.ff, hidden)} if ffn.ff and ffn.gated else {}
-    return shapes | ({"attn_gate": (mixer.q_dim, hidden)} if mixer.gated else {})
+    return shapes | ({"attn_gate": (mixer.attended_dim, hidden)} if mixer.gated else {})
 
 
 def _outer(spec: ModelSpec) -> Shapes:
@@ -62,7 +62,7 @@ def _of_block(block: Block, hidden: int) -> Shapes:
     shapes |= {f"{role}.scale": (1,) for role in block.scales}
     for norm in norms.at.tensors:
         shapes |= _of_norm(norm, norms.norm, hidden)
-    for sub_norm, width in ((norms.at.attended, mixer.q_dim), (norms.at.activated, block.ffn.ff)):
+    for sub_norm, width in ((norms.at.attended, mixer.attended_dim), (norms.at.activated, block.ffn.ff)):
         shapes |= {} if sub_norm is None else _of_norm(sub_norm, replace(norms.norm, bias=False), width)
     if block.ffn.scaled:
         shapes["ffn.act.scales"] = (block.ffn.ff,)

@@ -118,7 +118,9 @@ class TokenLaunches:
 def token_attention(config: ModelSpec, profile: GpuProfile, target: Target) -> TokenAttentionChoice:
     """How a model's one token attends."""
     s = config.layer
-    return choose_token_attention(profile, target, heads=s.heads, kv_heads=s.kv_heads, head_dim=s.head_dim)
+    return choose_token_attention(
+        profile, target, heads=s.heads, kv_heads=s.kv_heads, head_dim=s.head_dim, value_dim=s.value_dim
+    )
 
 
 def rope_cosines(file: TensorFile, config: ModelSpec, context: int) -> NDArray[np.float32]:

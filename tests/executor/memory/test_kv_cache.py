@@ -16,11 +16,11 @@ from ptxgen.errors import ArgumentError
 
 
 def test_each_layer_has_keys_and_values_of_its_own(emulator: Device) -> None:
-    cache = KvCache(emulator, layers=3, kv_heads=2, head_dim=64, max_len=10)
+    cache = KvCache(emulator, layers=3, kv_heads=2, head_dim=64, max_len=10, value_dim=32)
     buffers = [buffer for layer in cache.layers for buffer in (layer.keys, layer.values)]
-    assert {buffer.shape for buffer in buffers} == {(2, 10, 64)}
+    assert [buffer.shape for buffer in buffers] == [(2, 10, 64), (2, 10, 32)] * 3
     assert len({buffer.pointer for buffer in buffers}) == 6
-    assert cache.nbytes == emulator.memory().allocated == 6 * 2 * 10 * 64 * 4
+    assert cache.nbytes == emulator.memory().allocated == 3 * 2 * 10 * (64 + 32) * 4
 
 
 def test_layers_may_have_different_heads(emulator: Device) -> None:
@@ -136,7 +136,14 @@ def test_a_size_of_zero_is_named(emulator: Device, name: str) -> None:
         KvCache(emulator, **sizes)
 
 
-@pytest.mark.parametrize(("sizes", "said"), [({"head_dim": 36}, "head_dim must be"), ({"max_len": 1 << 31}, "max_len must be")])
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"head_dim": 36}, "head_dim must be"),
+        ({"value_dim": 36}, "value_dim must be"),
+        ({"max_len": 1 << 31}, "max_len must be"),
+    ],
+)
 def test_a_shape_that_no_attention_kernel_takes_is_refused(emulator: Device, sizes: dict[str, Any], said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         KvCache(emulator, **{"layers": 1, "kv_heads": 1, "head_dim": 32, "max_len": 4} | sizes)

@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from executor.base.errors import ModelError
+from executor.choice.choice import GpuProfile
 from executor.device import Device
 from executor.gguf.directory import TensorInfo
 from executor.gguf.gguf_file import GgufFile
@@ -325,6 +327,36 @@ def test_the_layers_of_a_baichuan_say_how_it_knows_positions(layers: int, alibi:
     path = write_model(tmp_path / "m.gguf", "baichuan", Q.F16, **{**SIZES, "layers": layers})
     (block,) = set(read_spec(GgufFile.open(path)).blocks)
     assert (block.mixer.scores.alibi, block.mixer.rope.scale != 0) == (alibi, rotated)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "head_dim", "value_dim"), [("llama", 192, 128), ("plamo3", 64, 96)])
+def test_values_may_have_another_width_than_keys(
+    name: str, head_dim: int, value_dim: int, tmp_path: Path, device: Device
+) -> None:
+    """By each way that a token goes: one by one, a prompt in tiles, beside another sequence, and a draft after a rewind."""
+    sizes: dict[str, Any] = {"layers": 2, "hidden": 128, "heads": 4, "kv_heads": 2, "ff": 128, "context": 64}
+    path = write_model(tmp_path / "m.gguf", name, Q.Q8_0, full=True, **sizes, head_dim=head_dim, value_dim=value_dim)
+    rows = [[Row(slot, token, position, True) for position, token in enumerate(TEXT)] for slot in (0, 1)]
+    with LanguageModel.load(path, device, profile=GpuProfile(tile_run=3)) as model:
+        exact = ReferenceModel(path, context=model.context).logits(TEXT)
+        alone = model.logits(TEXT)
+        engine = Engine(model.decoder, slots=2)
+        for slot in (0, 1):
+            engine.set_table(slot, [slot])
+
+        def logits(*step: Row) -> list[NDArray[np.float32]]:
+            scores = engine.step(list(step))
+            return [scores.logits(index) for index in range(len(step))]
+
+        prompt = logits(*rows[0][:-1])
+        batch = logits(rows[0][-1], rows[1][0])
+        draft = logits(*rows[0][5:7])
+        kernels = [{call.kernel.name for call in engine.steps.calls(*size)} for size in ((8, 0), (2, 2))]
+        engine.free()
+    assert ["flash_attention" in names for names in kernels] == [True, False]
+    for made, right in ((alone, exact), ([*prompt, *batch], [*exact, exact[0]]), (draft, exact[5:7])):
+        assert np.abs(np.array(made) - np.array(right)).max() <= 1e-4 * exact.std()
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def test_smollm2() -> None:
     assert spec.norm.eps == pytest.approx(1e-5)
     rope = RopeSpec("adjacent", 64, 100000.0)
     assert set(spec.blocks) == {Block(Attention(9, 3, 64, rope), Dense(1536), Norms(spec.norm))}
-    assert (spec.layer.q_dim, spec.layer.kv_dim) == (576, 192)
+    assert (spec.layer.q_dim, spec.layer.k_dim) == (576, 192)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_missing_optional_keys_have_llama_cpp_defaults(tmp_path: Path) -> None:
         ({"llama.rope.freq_base": float("inf")}, "freq_base is inf"),
         ({"llama.attention.head_count_kv": 3}, "8, which 3 key-value heads do not divide"),
         ({"llama.attention.key_length": 63, "llama.attention.value_length": 63}, "key_length is 63; rotary embedding needs"),
-        ({"llama.attention.value_length": 32}, "value_length is 32, and heads of keys have 64 values; they must be equal"),
+        ({"llama.attention.value_length": 32}, r"attn_v.weight has shape \[128, 512\]; the metadata needs \[64, 512\]"),
         ({"llama.rope.dimension_count": 66}, "dimension_count is 66; allowed: one whole number, 1 to 64"),
         ({"llama.rope.dimension_count": 31}, "dimension_count is 31; rotary embedding needs an even number"),
         ({"llama.rope.scaling.type": "su"}, "rope.scaling.type is 'su', which is not supported; supported: none, linear, yarn"),

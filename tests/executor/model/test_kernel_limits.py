@@ -32,6 +32,7 @@ SMALL: dict[str, Any] = {"layers": 1, "hidden": 64, "heads": 2, "kv_heads": 2, "
     [
         ({"head_dim": 16}, "llama.attention.key_length is 16; " + HEAD_DIM),
         ({"head_dim": 288}, "llama.attention.key_length is 288; " + HEAD_DIM),
+        ({"value_dim": 20}, "llama.attention.value_length is 20; " + HEAD_DIM),
     ],
 )
 def test_a_size_that_a_kernel_does_not_take_is_named_by_its_key(sizes: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -131,11 +131,13 @@ def test_a_token_attends_by_as_many_parts_on_every_gpu_and_rotates_from_sm_90_on
         choose_token_attention(profile, Target(sm), heads=32, kv_heads=8, head_dim=128)
         for profile, sm in ((APART, 90), (ROTATING, 90), (ROTATING, 89), (ROTATING, 75))
     ]
+    chosen.append(choose_token_attention(ROTATING, Target(90), heads=32, kv_heads=8, head_dim=128, value_dim=64))
     apart = "grouped_attention, splits=16 beyond 32 positions"
     assert [str(one) for one in chosen] == [
         f"{apart} (the profile's rope_fused_attention is off)",
         f"{apart}, with rotation and store (the profile's rope_fused_attention is on)",
         f"{apart} (rope_fused_attention needs sm_90, this is sm_89)",
         f"{apart} (rope_fused_attention needs sm_90, this is sm_75)",
+        f"{apart} (heads of keys have 128 values, and those of values 64)",
     ]
-    assert [one.facts()["rope_fused"] for one in chosen] == [False, True, False, False]
+    assert [one.facts()["rope_fused"] for one in chosen] == [False, True, False, False, False]

@@ -102,6 +102,12 @@ def test_any_number_of_devices_has_the_bits_of_one(path: Path, alone: Computed, 
     assert computed(path, ranks, GpuProfile()) == alone
 
 
+@pytest.mark.slow
+def test_values_of_another_width_than_keys_are_shared_alike(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", types=MIXED, tied=False, **SIZES, head_dim=64, value_dim=96)
+    assert computed(path, 2, GpuProfile()) == computed(path, 1, GpuProfile())
+
+
 def test_what_a_profile_adds_leaves_the_bits(path: Path, alone: Computed) -> None:
     profile = GpuProfile().with_rules("last_block_reduction", "horizontal_fusion", "dependent_launches", "persistent_layers")
     assert computed(path, 2, profile, rows=False)["tokens"] == alone["tokens"]
