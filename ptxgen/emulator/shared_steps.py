@@ -27,18 +27,17 @@ _DECLARATION = re.compile(r"^declare [^@]*@([\w.]+)\(.*$", re.MULTILINE)
 _CALLED = re.compile(r"@([\w.]+)")
 _NAME = re.compile(r"%[\w.]+")
 _BLOCK = re.compile(r"b\d+:")
-_STEPS = re.compile(r"<32 x|\b(?:float|double)\b")
+_FLOAT = "half|bfloat|float|double"
+_STEPS = re.compile(rf"<32 x|\b(?:{_FLOAT})\b")
 """What LLVM has no quick way for, or puts numbers into memory for that may be too far away."""
 _CONVERTED = re.compile(r"(?!call|load)\w+ .* to (.*)")
-_CHOSEN = re.compile(r"select .*?, (<32 x \w+>|float|double) ")
+_CHOSEN = re.compile(rf"select .*?, (<32 x \w+>|{_FLOAT}) ")
 _TYPE = re.compile(r"\w+ (?:volatile )?(<32 x \w+>|\{ [^}]* \}|\w+)")
-_NUMBER = re.compile(r"\b(?:i\d+|float|double)\b")
+_NUMBER = re.compile(rf"\b(?:i\d+|{_FLOAT})\b")
 _LANE = re.compile(r"insertelement <32 x (\w+)> poison, \w+ (\S+), i32 0")
 _LANES = re.compile(r"shufflevector <32 x \w+> (%[\w.]+), <32 x \w+> poison, <32 x i32> zeroinitializer")
 _PREDICATES = re.compile(r"<[^>]*>|[^, ][^,]*")
-_OPERAND = re.compile(
-    r"<i\d+ [^>]*>|splat \((i\d+) (-?\d+)\)|(?:\b(i\d+|ptr|float|double) )?(%[\w.]+)|\b(i\d+) (-?\d+)(?=[,)])"
-)
+_OPERAND = re.compile(rf"<i\d+ [^>]*>|splat \((i\d+) (-?\d+)\)|(?:\b(i\d+|ptr|{_FLOAT}) )?(%[\w.]+)|\b(i\d+) (-?\d+)(?=[,)])")
 """A number for each lane, one for all, a name (with its type, unless that is a vector), a number."""
 
 
