@@ -12,7 +12,7 @@ from executor.layers.graph.products import project_with_bias
 from executor.layers.graph.values import StepValue, lines
 from executor.layers.indexed import activation_name
 from executor.layers.projection import Projection
-from executor.layers.shape import Ungated, Xielu
+from executor.layers.shape import Ungated, XieluNumbers
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 
@@ -52,7 +52,7 @@ def activate(f: FeedForward, b: FfnBuffers, x: StepValue, made: StepValue, layer
     upped = StepValue.of(b.up, x.tokens)
     own = made if b.gathered is None else StepValue.of(b.activated, x.tokens)
     name = activation_name(f.activation, f.gate is not None)
-    if f.gate is not None and not isinstance(f.activation, Xielu):
+    if f.gate is not None and not isinstance(f.activation, XieluNumbers):
         gated = StepValue.of(b.gate, x.tokens)
         yield from project_with_bias("ffn_gate", f.gate, x, gated, f.biases.get("ffn_gate"), layer)
         yield from project_with_bias("ffn_up", f.up, x, upped, f.biases.get("ffn_up"), layer)

@@ -11,7 +11,7 @@ from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile
 from executor.launch.launch import LayerOperation
 from executor.layers.projection import Projection, bind, bind_rows
-from executor.layers.shape import Activation, LayerForm, LayerShape, Ungated, Xielu
+from executor.layers.shape import Activation, LayerForm, LayerShape, Ungated, XieluNumbers
 from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import LoadedWeight
 from ptxgen.types import F32
@@ -57,7 +57,7 @@ BLOCK = "blk.{}"
 
 def activation_name(activation: Ungated, gated: bool) -> str:
     """The operation in the middle of a feed-forward network."""
-    return XIELU if isinstance(activation, Xielu) else ACTIVATIONS[activation, gated]
+    return XIELU if isinstance(activation, XieluNumbers) else ACTIVATIONS[activation, gated]
 
 
 def input_of(role: str, form: LayerForm) -> str | None:

@@ -16,7 +16,7 @@ Activation = Literal["silu", "gelu", "relu2", "sigmoid"]
 
 
 @dataclass(frozen=True)
-class Xielu:
+class XieluNumbers:
     """An activation with numbers, all above 0: see ptxgen/kernels/activation/elementwise.py."""
 
     alpha_n: float
@@ -25,7 +25,7 @@ class Xielu:
     margin: float
 
 
-Ungated = Activation | Xielu
+Ungated = Activation | XieluNumbers
 """What a network without a gate may have."""
 QkNorm = Literal["heads", "row", "rotated", "rows"]
 

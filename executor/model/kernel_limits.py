@@ -13,7 +13,7 @@ from executor.base.errors import UnsupportedModel
 from executor.gguf.directory import Value
 from executor.gguf.gguf_file import GgufFile
 from executor.layers.graph.operations import activation_kernel
-from executor.layers.shape import NormKind, Xielu
+from executor.layers.shape import NormKind, XieluNumbers
 from executor.model.model_file import KEYS, check_tensors, naming_what_runs, read_spec, size
 from executor.model.spec import Block, ModelSpec
 from ptxgen.errors import ShapeError
@@ -58,7 +58,7 @@ def require_kernels(spec: ModelSpec, metadata: Mapping[str, Value], path: Path) 
 def _probes(block: Block) -> list[Callable[[], object]]:
     a, f = block.mixer, block.ffn
     activation: Callable[..., object] = partial(activation_kernel, f.activation)
-    if f.gated and not isinstance(f.activation, Xielu):
+    if f.gated and not isinstance(f.activation, XieluNumbers):
         activation = partial(FusedSwiglu, activation=f.activation)
     sizes: dict[str, Any] = {"heads": a.heads, "kv_heads": a.kv_heads, "head_dim": a.head_dim, "max_len": 1}
     sizes["value_dim"] = a.value_dim

@@ -68,7 +68,7 @@ class _Called(NamedTuple):
     arguments: list[tuple[str, int | str]]
 
 
-class Step(NamedTuple):
+class SharedStep(NamedTuple):
     """A function that kernels share: its name, which its text decides, its declaration, and the LLVM module with it."""
 
     name: str
@@ -77,12 +77,12 @@ class Step(NamedTuple):
 
 
 @cache
-def code(step: Step) -> bytes:
+def code(step: SharedStep) -> bytes:
     """The object code of a step."""
     return codegen.build(step.module, quickly=True)
 
 
-def shared(module: str) -> tuple[str, list[Step]]:
+def shared(module: str) -> tuple[str, list[SharedStep]]:
     """The LLVM module of a kernel, with calls of steps for what its function @warp does with vectors, and these steps."""
     kernel = _Kernel(module)
     return kernel.text(), list(kernel.steps.values())
@@ -96,7 +96,7 @@ class _Kernel:
     def __init__(self, module: str) -> None:
         self.functions = {found[1]: found[0] for found in _FUNCTION.finditer(module)}
         self.declarations = {found[1]: found[0] for found in _DECLARATION.finditer(module)}
-        self.steps: dict[str, Step] = {}
+        self.steps: dict[str, SharedStep] = {}
         self.known: dict[tuple[str, ...], _Called] = {}
         self.lines: list[str] = []
         self.slots: defaultdict[int, int] = defaultdict(int)  # how many there are, by their bytes
@@ -272,7 +272,7 @@ class _Kernel:
         name = f"step.{hashlib.sha256('|'.join([*needed, returned, text]).encode()).hexdigest()[:32]}"
         if name not in self.steps:
             defined = "\n".join([*needed, f"define {returned} @{name}{text}"])
-            self.steps[name] = Step(name, f"declare {returned} @{name}({', '.join(types)})", defined)
+            self.steps[name] = SharedStep(name, f"declare {returned} @{name}({', '.join(types)})", defined)
         return name
 
     def needed(self, body: str) -> list[str]:

@@ -15,7 +15,7 @@ from textwrap import fill
 from typing import Any, Final
 
 from executor.gguf.gguf_file import GgufFile
-from executor.layers.shape import Xielu
+from executor.layers.shape import XieluNumbers
 from executor.model import architectures
 from executor.model.architectures import ARCHITECTURES
 from executor.model.model_file import read_spec
@@ -65,7 +65,7 @@ def features(spec: ModelSpec) -> Iterator[str]:
         yield "norms inside"
     if block.parallel:
         yield "parallel"
-    if isinstance(ffn.activation, Xielu):
+    if isinstance(ffn.activation, XieluNumbers):
         yield "xIELU"
     elif (kind := (ffn.activation, ffn.gated)) in ACTIVATIONS:
         yield ACTIVATIONS[kind]
@@ -114,8 +114,8 @@ def _table(folder: Path) -> str:
         path = write_model(folder / f"{name}.gguf", name, full=True, metadata=computed, layers=LAYERS.get(name, 8), **SIZES)
         with GgufFile.open(path) as file:
             found = ", ".join(features(read_spec(file)))
-        checked = ["float64"] + ["llama.cpp"] * (name in recorded) + ["GPU"] * (name in on_gpus)
-        lines.append(f"|`{name}`|{models_of(name)}|{found}|{', '.join(checked)}|")
+        checked = "F" + "L" * (name in recorded) + "G" * (name in on_gpus)
+        lines.append(f"|`{name}`|{models_of(name)}|{found}|{checked}|")
     return "\n" + "\n".join(lines) + "\n\n"
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from executor.layers.graph.binding import Binding, shaped
 from executor.layers.graph.rows import enqueue_rows, for_rows
 from executor.layers.graph.values import Form, StepValue
-from executor.layers.shape import Activation, NormKind, Ungated, Xielu
+from executor.layers.shape import Activation, NormKind, Ungated, XieluNumbers
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import HalfForm, KernelType
 from ptxgen.kernels.activation import elementwise as kernels
@@ -29,7 +29,7 @@ ACTIVATIONS: Final[Mapping[Activation, type[Activated]]] = {"silu": Silu, "gelu"
 
 def activation_kernel(activation: Ungated, n: int) -> Activated:
     """That of n values."""
-    return kernels.Xielu(n, **asdict(activation)) if isinstance(activation, Xielu) else ACTIVATIONS[activation](n=n)
+    return kernels.Xielu(n, **asdict(activation)) if isinstance(activation, XieluNumbers) else ACTIVATIONS[activation](n=n)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from executor.layers.shape import Xielu
+from executor.layers.shape import XieluNumbers
 from executor.model.architecture import Architecture
 from executor.model.metadata import Metadata
 from executor.model.parts import dense_decoder, head_dim
@@ -25,9 +25,9 @@ def _build(m: Metadata) -> ModelSpec:
             given = f"{', '.join(KEYS)} are {alpha_n}, {alpha_p}, {beta} and {eps}"
             m.fail(f"{given}; allowed: alphas of -{LARGEST} to {LARGEST}, beta above 0")
 
-    def activation(layer: int) -> Xielu:
+    def activation(layer: int) -> XieluNumbers:
         alpha_n, alpha_p, beta, eps = numbers[layer]
-        return Xielu(beta + _softplus(alpha_n), _softplus(alpha_p), beta, max(-eps, LEAST))
+        return XieluNumbers(beta + _softplus(alpha_n), _softplus(alpha_p), beta, max(-eps, LEAST))
 
     return dense_decoder(m, rope(m, "neox", head_dim(m)), qk_norm=True, activation=activation, gated=False)
 

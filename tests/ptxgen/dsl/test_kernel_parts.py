@@ -19,7 +19,7 @@ SHAPE: dict[str, Any] = {"rows": 1, "heads": 2, "head_dim": 32, "max_len": 64}
 
 def test_the_fields_of_a_part_are_parameters_of_the_kernel() -> None:
     entry = find(NAME)
-    assert list(entry.parameters) == [*SHAPE, "splits", "least", "digits", "window", "softcap", "scale"]
+    assert list(entry.parameters) == [*SHAPE, "splits", "least", "digits", "window", "softcap", "scale", "alibi"]
     kernel = entry.make(**SHAPE, digits=2)
     assert kernel == PagedAttentionReduce(**SHAPE, output=Int8PlanesOutput(2))
     assert kernel.parameters() == {**SHAPE, "splits": 64, "least": 128, "digits": 2}

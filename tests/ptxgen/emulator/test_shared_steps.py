@@ -14,7 +14,7 @@ from ptxgen.emulator import codegen
 from ptxgen.emulator.jit import compile_kernel
 from ptxgen.emulator.machine import Module
 from ptxgen.emulator.parse import parse
-from ptxgen.emulator.shared_steps import Step, shared
+from ptxgen.emulator.shared_steps import SharedStep, shared
 from ptxgen.kernels.registry import find
 from tests.ptxgen.emulator.ptx import kernel as ptx
 
@@ -22,7 +22,7 @@ NAMES = ["rmsnorm", "argmax", "hw_dp4a_q4k_gemv", "mma_q4k_gemm", "rope_grouped_
 """Sums of floats, choices between lanes, dot products, matrix products, shared memory, atomics and halves."""
 
 
-def rewritten(name: str) -> tuple[str, list[Step]]:
+def rewritten(name: str) -> tuple[str, list[SharedStep]]:
     text = emitted(smallest(find(name)), lines=True)
     return shared(compile_kernel(parse(text.text), text.entry, sanitize=True).text)
 

@@ -34,6 +34,7 @@ OTHER_WORDS = {
     "ptxgen/emulator/sanitizer.py": {"barrier", "trap"},  # kinds of findings
     "ptxgen/emulator/jit.py": {"exit", "trap"},  # labels of the emulator's own code
     "ptxgen/emulator/memory.py": {"atom"},
+    "ptxgen/emulator/shared_steps.py": {"call"},  # an instruction of LLVM
     "executor/text/json_schema.py": {"not"},  # a keyword of JSON Schema
     "ptxgen/kernels/attention/paged_attention.py": {"prefetch"},  # a setting, which `bit_free` names
 }
