@@ -33,6 +33,7 @@ SIZES = (32, *range(40, 257, 8), 512)
 PAGES: dict[str, Any] = {"page_len": 32, "pages": 3, "slots": 1, "max_len": 96}
 LAST = LastBlock(2, 32, 32)
 PLANES = Int8PlanesOutput(2)
+ALIBI = Scoring(alibi=8.0)
 NARROWER: dict[str, Any] = {"head_dim": 192, "value_dim": 128}
 WIDER: dict[str, Any] = {"head_dim": 64, "value_dim": 96}
 
@@ -71,17 +72,18 @@ def test_a_head_of_any_size_is_right(kernel: KernelType) -> None:
                 ContiguousAttention(True, 2, 1, **widths, max_len=40, output=PLANES),
                 ContiguousAttention(True, 2, 1, **widths, max_len=70, split=LAST, scores=Scoring(window=37, softcap=5.0)),
                 SplitAttention(False, 2, 1, **widths, max_len=70, chunk=32),
-                KvCacheScatter(True, 3, **widths, max_len=20),
-                RopeScatter(False, True, 2, 3, **widths, max_len=20),
+                KvCacheScatter(True, 3, **widths, max_len=100, ring=64),
+                RopeScatter(False, True, 2, 3, **widths, max_len=100, ring=64),
                 PagedRopeScatter(3, 6, 3, **widths, **PAGES, kv_type="q8_0", neox=True, bias=True),
             )
         ),
         PagedAttentionLastBlock(2, 2, 1, **NARROWER, **PAGES, kv_type="q8_0", splits=2, least=64, tile=16, output=PLANES),
         PagedAttentionLastBlock(2, 2, 1, **WIDER, **PAGES, kv_type="f32", splits=2, least=32),
+        ContiguousAttention(True, 3, 1, **WIDER, max_len=70, split=LAST, scores=ALIBI),
         PagedAttention(2, 3, 1, 40, **PAGES, kv_type="f16", value_dim=256, splits=2, least=32, tile=16),
-        PagedAttention(2, 3, 1, 136, **PAGES, kv_type="f16", value_dim=40, splits=2, least=32),
+        PagedAttention(2, 3, 1, 136, **PAGES, kv_type="f16", value_dim=40, splits=2, least=32, scores=ALIBI),
         FlashAttention(5, 2, 1, **NARROWER, **PAGES, tiles=1, kv_type="f32"),
-        FlashAttention(5, 2, 1, **WIDER, **PAGES, tiles=1, kv_type="f16"),
+        FlashAttention(5, 2, 1, **WIDER, **PAGES, tiles=1, kv_type="f16", scores=ALIBI),
         FlashAttention(5, 1, 1, 512, **PAGES, tiles=1, kv_type="f16", value_dim=32),
         PagedRopeScatter(2, 4, 2, 80, **PAGES, kv_type="f16", neox=False, bias=False, rotary_dim=32, value_dim=512),
         RopeScatter(True, False, 2, 3, **NARROWER, max_len=20, normed=True),
@@ -122,7 +124,7 @@ def test_lanes_have_every_value_of_a_head_once(size: int) -> None:
     assert sorted(values) == list(range(size))
     assert tiles.rows * tiles.values <= 64 >= group.flight * group.values
     for other in SIZES:
-        both = Tiles(size, 1, other)
+        both = Tiles(size, 1, value_dim=other)
         rows = both.of_values
         assert (rows.head_dim, rows.rounds, rows.value_width) == (other, both.rounds, size)
         assert both.rows * max(both.values, rows.values) <= 64

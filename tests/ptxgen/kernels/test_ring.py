@@ -26,6 +26,8 @@ KERNELS: dict[str, Any] = {
     "one block": ContiguousAttention(True, 2, 1, 64, **LONG),
     "two warps": ContiguousAttention(False, 2, 1, 40, split=Warps(2), **SHORT),
     "in parts": ContiguousAttention(True, 2, 1, 32, split=PARTS, **SHORT),
+    "narrower values": ContiguousAttention(False, 2, 1, 64, value_dim=40, **LONG),
+    "wider values": ContiguousAttention(True, 2, 1, 32, value_dim=96, split=PARTS, **SHORT),
     "RoPE-fused": ContiguousAttention(True, 2, 1, 64, split=ALONE, source=RopeFused(True), **LONG),
     "RoPE-fused, heads of 256": ContiguousAttention(True, 1, 1, 256, split=ALONE, source=RopeFused(True, normed=True), **SHORT),
     "RoPE-fused, in parts": ContiguousAttention(True, 2, 1, 32, split=PARTS, source=RopeFused(False, bias=True), **SHORT),
