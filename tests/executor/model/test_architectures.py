@@ -103,10 +103,11 @@ IN_NO_FILE: Final = {"qwen2vl": {"attention.layer_norm_rms_epsilon"}}
 ONCE: Final = {"nanbeige.num_loops": 1}
 """Layers that run several times are not computed."""
 UNEQUAL: Final[Mapping[str, dict[str, Any]]] = {
-    "deci": {"layers": 5, "heads": [0, 4, 2, 4, 4], "kv_heads": [0, 0, 1, 2, 4], "ff": [160, 64, 128, 0, 96]},
+    "deci": {"layers": 5, "heads": [0, 4, 2, 4, 4], "kv_heads": [0, 0, 1, 2, 4], "ff": [160, 64, 128, 0, 96], "value_dim": 64},
     "openelm": {"layers": 3, "heads": [2, 4, 4], "kv_heads": [1, 2, 1], "ff": [64, 160, 128]},
 }
-"""Sizes of architectures whose files have layers of different ones. deci's may have none of something."""
+"""Sizes of architectures whose files have layers of different ones. deci's may have none of something, and here have
+values of another width, too."""
 NAMED_LATER: Final = {"rope.scale_linear": "rope.scaling.factor"}
 """Keys that are read where another one is missing."""
 TOKENS: Final = (1, 300, 7, 7, 42)
