@@ -245,6 +245,7 @@ def test_each_architecture_has_the_logits_of_the_reference(name: str, tmp_path: 
         assert np.abs(made - right).max() <= 1e-4 * exact.std()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["exaone4", "glm4"])
 def test_layers_for_drafts_are_not_used(name: str, tmp_path: Path, device: Device) -> None:
     """Arrays have a number for each of them all the same."""
@@ -306,7 +307,8 @@ def test_layers_of_different_sizes_are_not_shared_by_devices(files: Mapping[str,
         split_spec(spec, 2)
 
 
-@pytest.mark.parametrize("name", ["llama", pytest.param("qwen2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
 def test_products_are_multiplied_by_the_scales_of_their_matrices(name: str, tmp_path: Path, device: Device) -> None:
     """As NVFP4 files have them, before biases are added; in steps of one token and of several."""
     path = write_model(tmp_path / "m.gguf", name, Q.NVFP4, tied=False, scales=True, **SIZES)

@@ -45,6 +45,7 @@ def scores(path: Path, model: LanguageModel) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_classifier(tmp_path: Path, device: Device) -> None:
     path = reranker(tmp_path / "m.gguf")
     with LanguageModel.load(path, device) as model:
@@ -74,6 +75,7 @@ def test_what_ranks_no_texts_says_so(tmp_path: Path, device: Device) -> None:
         model.rank("x", "y")
 
 
+@pytest.mark.slow
 def test_devices_that_share_a_model_have_its_scores(tmp_path: Path, device: Device) -> None:
     path = write_model(tmp_path / "m.gguf", "qwen3", Q.Q8_0, metadata=KEYS, labels=2, **SHAPE | {"kv_heads": 2})
     with LanguageModel.load(path, device) as model:
