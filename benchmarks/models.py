@@ -39,6 +39,10 @@ class Shape:
     eps: float
     tied: bool
     context: int = 131072
+    window: int = 0
+    """What five layers of six see; 0: they see all."""
+    linear: float = 0.0
+    """The factor by which positions of the others are divided; 0 for none."""
 
 
 def _llama(name: str, layers: int, rope_factor: float, *, tied: bool) -> Shape:
@@ -60,6 +64,35 @@ MODELS = {
     "qwen2.5-1.5b": _qwen("qwen2.5-1.5b", 32768, tied=True),
     "qwen2.5-7b": _qwen("qwen2.5-7b", 32768, tied=False),
     "qwen3-0.6b": _qwen("qwen3-0.6b", 40960, tied=True),
+    "gemma-3-4b": Shape(
+        "gemma3",
+        34,
+        2560,
+        10240,
+        8,
+        4,
+        256,
+        262144,
+        rope_base=1e6,
+        rope_factor=0.0,
+        eps=1e-6,
+        tied=True,
+        window=1024,
+        linear=8.0,
+    ),
+    "mistral-small-24b": Shape(
+        "llama",
+        40,
+        **vars(KNOWN_MODELS["mistral-small-24b"]),
+        rope_base=1e8,
+        rope_factor=0.0,
+        eps=1e-5,
+        tied=False,
+        context=32768,
+    ),
+    "phi-4-14b": Shape(
+        "phi3", 40, 5120, 17920, 40, 10, 128, 100352, rope_base=2.5e5, rope_factor=0.0, eps=1e-5, tied=False, context=16384
+    ),
     "tiny": Shape("llama", 1, 256, 256, 4, 2, 64, 512, rope_base=1e4, rope_factor=0.0, eps=1e-5, tied=True, context=4096),
 }
 """Also one of nobody, `tiny`: every kind of kernel in a step of moments."""
@@ -159,6 +192,11 @@ def _add_metadata(writer: gguf.GGUFWriter, s: Shape, name: str, *, vocabulary: b
     writer.add_rope_dimension_count(s.head_dim)
     writer.add_rope_freq_base(s.rope_base)
     writer.add_layer_norm_rms_eps(s.eps)
+    if s.window:
+        writer.add_sliding_window(s.window)
+    if s.linear:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(s.linear)
     writer.add_vocab_size(s.vocab)
     if vocabulary:
         add_vocabulary(writer, s.vocab)
@@ -181,9 +219,14 @@ def _mixed(plain: str, better: str, role: str, layer: int, s: Shape) -> str:
     """llama.cpp's mixes: the head, and in half of the layers attn_v and ffn_down, have more bits."""
     if layer < 0:
         return Q6_K if s.tied or role == "output" else plain
+    if role == "attn_qkv":
+        return MORE.get(plain, plain)
     more_bits = layer < s.layers // 8 or layer >= 7 * s.layers // 8 or (layer - s.layers // 8) % 3 == 2
     return better if more_bits and role in ("attn_v", "ffn_down") else plain
 
+
+MORE = {Q4_K: "Q5_K", "Q5_K": Q6_K}
+"""What these mixes have for Q, K and V in one tensor."""
 
 MIXES: Mapping[str, Mix] = {
     "q4_k_m": partial(_mixed, Q4_K, Q6_K),
@@ -212,26 +255,28 @@ def _tensors(s: Shape, mix: Mix) -> Iterator[tuple[str, tuple[int, ...], str]]:
         yield "rope_freqs.weight", (s.head_dim // 2,), F32
     if not s.tied:
         yield "output.weight", (s.vocab, s.hidden), matrix("output", -1, (s.vocab, s.hidden))
-    q, kv = s.heads * s.head_dim, s.kv_heads * s.head_dim
     for i in range(s.layers):
-        for role, shape in (
-            ("attn_norm", (s.hidden,)),
-            ("attn_q", (q, s.hidden)),
-            ("attn_k", (kv, s.hidden)),
-            ("attn_v", (kv, s.hidden)),
-            ("attn_output", (s.hidden, q)),
-            ("ffn_norm", (s.hidden,)),
-            ("ffn_gate", (s.ff, s.hidden)),
-            ("ffn_up", (s.ff, s.hidden)),
-            ("ffn_down", (s.hidden, s.ff)),
-        ):
-            yield f"blk.{i}.{role}.weight", shape, F32 if len(shape) == 1 else matrix(role, i, shape)
-        if s.architecture == "qwen2":
-            for role, length in (("attn_q", q), ("attn_k", kv), ("attn_v", kv)):
-                yield f"blk.{i}.{role}.bias", (length,), F32
-        if s.architecture == "qwen3":
-            for role in ("attn_q_norm", "attn_k_norm"):
-                yield f"blk.{i}.{role}.weight", (s.head_dim,), F32
+        for name, shape in _layer(s):
+            yield f"blk.{i}.{name}", shape, F32 if len(shape) == 1 else matrix(name.removesuffix(".weight"), i, shape)
+
+
+def _layer(s: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The tensors of a layer."""
+    q, kv, fused = s.heads * s.head_dim, s.kv_heads * s.head_dim, s.architecture == "phi3"
+    yield "attn_norm.weight", (s.hidden,)
+    for role, n in {"attn_qkv": q + 2 * kv}.items() if fused else {"attn_q": q, "attn_k": kv, "attn_v": kv}.items():
+        yield f"{role}.weight", (n, s.hidden)
+    yield "attn_output.weight", (s.hidden, q)
+    yield "ffn_norm.weight", (s.hidden,)
+    for role, n in {"ffn_up": 2 * s.ff}.items() if fused else {"ffn_gate": s.ff, "ffn_up": s.ff}.items():
+        yield f"{role}.weight", (n, s.hidden)
+    yield "ffn_down.weight", (s.hidden, s.ff)
+    if s.architecture == "qwen2":
+        yield from (("attn_q.bias", (q,)), ("attn_k.bias", (kv,)), ("attn_v.bias", (kv,)))
+    if s.architecture in ("qwen3", "gemma3"):
+        yield from (("attn_q_norm.weight", (s.head_dim,)), ("attn_k_norm.weight", (s.head_dim,)))
+    if s.architecture == "gemma3":
+        yield from (("post_attention_norm.weight", (s.hidden,)), ("post_ffw_norm.weight", (s.hidden,)))
 
 
 def _vector(tensor: str, n: int, s: Shape, rng: np.random.Generator) -> NDArray[np.float32]:
