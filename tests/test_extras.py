@@ -22,9 +22,15 @@ REQUIRED = {Requirement(one).name for one in PROJECT["dependencies"]}
 OF_OTHERS = {"pytest", "notebook", "cuda-core", "ai-dynamo", "vllm-gguf-plugin"}
 """Packages of an index that no part of this project asks for, and a page or an error names."""
 FOLDERS = ("ptxgen", "executor", "benchmarks", "integrations", "examples")
-SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")) if ".venv" not in path.parts]
 TEXTS = sorted(
-    {*PAGES, *ROOT.glob("*.md"), ROOT / "mkdocs.yml", *(ROOT / "integrations").rglob("*.md"), *(ROOT / ".github").rglob("*.md")}
+    {
+        *PAGES,
+        *ROOT.glob("*.md"),
+        ROOT / "mkdocs.yml",
+        *(ROOT / "integrations").glob("*/*.md"),
+        *(ROOT / ".github").rglob("*.md"),
+    }
 )
 ADVICE = re.compile(r"pip install ((?:\"[^\"\n]*\"|'[^'\n]*'|[^`'\"\n|#&;()])*)")
 VALUE = re.compile(r"\{.*?\}")
