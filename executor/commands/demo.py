@@ -49,7 +49,8 @@ def demo_command(
         path = fetch(MODELS[name], progress=report)
     with session(path, device, devices=devices, precision=precision) as running:
         chat = bool(running.model.tokenizer.chat_templates.named)
-        prompt = prompt or (QUESTION if chat else BEGINNING)
+        if prompt is None:
+            prompt = QUESTION if chat else BEGINNING
         console.echo(f"> {prompt}")
         ids = running.prompt_ids(prompt, chat=chat)
         answer = running.answer(ids, max_tokens=max_tokens, sampler=Sampler(), on_text=write_text)

@@ -263,6 +263,11 @@ def test_the_demo_answers_and_says_what_ran_it(model: Path, monkeypatch: pytest.
         assert fact in result.stdout
 
 
+def test_the_demo_takes_an_empty_prompt_as_it_is(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("executor.gguf.packaged.fetch", lambda asked, progress: model)
+    assert invoke("ptxrun", "demo", "--prompt", "", "-n", "1", *EMULATOR).stdout.startswith("> \n")
+
+
 @pytest.mark.slow
 def test_smollm2_continues_as_exact_arithmetic_says() -> None:
     said = facts("ptxrun", "generate", smollm2_path(), "-p", PROMPT, "-n", len(EXACT_IDS), "--greedy", *EMULATOR)
