@@ -14,10 +14,9 @@ from executor.layers.graph.values import Form, StepValue
 from executor.layers.shape import Activation, NormKind, Ungated, XieluNumbers
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import HalfForm, KernelType
-from ptxgen.kernels.activation import elementwise as kernels
 from ptxgen.kernels.activation.activated import Activated
 from ptxgen.kernels.activation.bias import BiasAdd
-from ptxgen.kernels.activation.elementwise import AddInPlace, Gelu, Silu, SquaredRelu
+from ptxgen.kernels.activation.elementwise import AddInPlace, Gelu, Silu, SquaredRelu, Xielu
 from ptxgen.kernels.activation.scales import AddScaled
 from ptxgen.kernels.activation.swiglu import FusedSwiglu
 from ptxgen.kernels.norm.layernorm import LayerNorm
@@ -29,7 +28,7 @@ ACTIVATIONS: Final[Mapping[Activation, type[Activated]]] = {"silu": Silu, "gelu"
 
 def activation_kernel(activation: Ungated, n: int) -> Activated:
     """That of n values."""
-    return kernels.Xielu(n, **asdict(activation)) if isinstance(activation, XieluNumbers) else ACTIVATIONS[activation](n=n)
+    return Xielu(n, **asdict(activation)) if isinstance(activation, XieluNumbers) else ACTIVATIONS[activation](n=n)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
