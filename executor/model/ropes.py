@@ -73,6 +73,11 @@ def not_rotated(rope: RopeSpec) -> RopeSpec:
     return replace(rope, base=10000.0, scale=0.0, yarn=None, magnitude=1.0, factors=None, long_factors=None)
 
 
+def no_rope(width: int) -> RopeSpec:
+    """Of an architecture that rotates no head, all so wide."""
+    return not_rotated(RopeSpec("neox", width, 10000.0))
+
+
 def unscaled(rope: RopeSpec, base: float) -> RopeSpec:
     """For a layer with this base whose frequencies nothing scales, as layers with a window have it."""
     return replace(rope, base=base, scale=1.0, yarn=None, magnitude=1.0)

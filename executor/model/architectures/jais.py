@@ -8,13 +8,13 @@ from typing import Final
 from executor.model.architecture import Architecture
 from executor.model.metadata import Metadata
 from executor.model.parts import alibi, dense_decoder, head_dim
-from executor.model.ropes import not_rotated
-from executor.model.spec import ModelSpec, RopeSpec
+from executor.model.ropes import no_rope
+from executor.model.spec import ModelSpec
 
 
 def _build(m: Metadata) -> ModelSpec:
     width = head_dim(m)
-    still = not_rotated(RopeSpec("neox", width, 10000.0))
+    still = no_rope(width)
     return dense_decoder(m, still, norm="layer", scores=alibi(m, scale=1 / width))
 
 

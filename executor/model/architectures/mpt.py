@@ -8,14 +8,14 @@ from typing import Final
 from executor.model.architecture import Architecture
 from executor.model.metadata import Metadata
 from executor.model.parts import alibi, dense_decoder, head_dim
-from executor.model.ropes import not_rotated
-from executor.model.spec import ModelSpec, RopeSpec
+from executor.model.ropes import no_rope
+from executor.model.spec import ModelSpec
 
 
 def _build(m: Metadata) -> ModelSpec:
     return dense_decoder(
         m,
-        not_rotated(RopeSpec("neox", head_dim(m), 10000.0)),
+        no_rope(head_dim(m)),
         norm="layer",
         activation="gelu",
         gated=False,

@@ -7,12 +7,12 @@ from typing import Final
 from executor.model.architecture import Architecture
 from executor.model.metadata import Metadata
 from executor.model.parts import dense_decoder, head_dim
-from executor.model.ropes import not_rotated
-from executor.model.spec import ModelSpec, RopeSpec
+from executor.model.ropes import no_rope
+from executor.model.spec import ModelSpec
 
 
 def _build(m: Metadata) -> ModelSpec:
-    still = not_rotated(RopeSpec("neox", head_dim(m), 10000.0))
+    still = no_rope(head_dim(m))
     return dense_decoder(m, still, norm="layer", activation="gelu", gated=False, learned_positions=True)
 
 
