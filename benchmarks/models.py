@@ -35,9 +35,9 @@ class Shape:
     head_dim: int
     vocab: int
     rope_base: float
-    rope_factor: float  # Llama-3 long-context scaling; 0 for none
-    eps: float
-    tied: bool
+    rope_factor: float = 0.0  # Llama-3 long-context scaling; 0 for none
+    eps: float = 1e-5
+    tied: bool = False
     context: int = 131072
     window: int = 0
     """What five layers of six see; 0: they see all."""
@@ -47,53 +47,27 @@ class Shape:
 
 def _llama(name: str, layers: int, rope_factor: float, *, tied: bool) -> Shape:
     dimensions = vars(KNOWN_MODELS[name])
-    return Shape("llama", layers, **dimensions, rope_base=5e5, rope_factor=rope_factor, eps=1e-5, tied=tied)
+    return Shape("llama", layers, **dimensions, rope_base=5e5, rope_factor=rope_factor, tied=tied)
 
 
 def _qwen(name: str, context: int, *, tied: bool) -> Shape:
     """All of these have 28 layers. Those of Qwen2 have biases of q, k and v, those of Qwen3 norms of the heads of q and k."""
     dimensions = vars(KNOWN_MODELS[name])
     architecture = "qwen3" if name.startswith("qwen3") else "qwen2"
-    return Shape(architecture, 28, **dimensions, rope_base=1e6, rope_factor=0.0, eps=1e-6, tied=tied, context=context)
+    return Shape(architecture, 28, **dimensions, rope_base=1e6, eps=1e-6, tied=tied, context=context)
 
 
 MODELS = {
     "llama-3.2-1b": _llama("llama-3.2-1b", 16, 32.0, tied=True),
     "llama-3.1-8b": _llama("llama-3.1-8b", 32, 8.0, tied=False),
-    "llama-3.1-70b": Shape("llama", 80, 8192, 28672, 64, 8, 128, 128256, rope_base=5e5, rope_factor=8.0, eps=1e-5, tied=False),
+    "llama-3.1-70b": Shape("llama", 80, 8192, 28672, 64, 8, 128, 128256, rope_base=5e5, rope_factor=8.0),
     "qwen2.5-1.5b": _qwen("qwen2.5-1.5b", 32768, tied=True),
     "qwen2.5-7b": _qwen("qwen2.5-7b", 32768, tied=False),
     "qwen3-0.6b": _qwen("qwen3-0.6b", 40960, tied=True),
-    "gemma-3-4b": Shape(
-        "gemma3",
-        34,
-        2560,
-        10240,
-        8,
-        4,
-        256,
-        262144,
-        rope_base=1e6,
-        rope_factor=0.0,
-        eps=1e-6,
-        tied=True,
-        window=1024,
-        linear=8.0,
-    ),
-    "mistral-small-24b": Shape(
-        "llama",
-        40,
-        **vars(KNOWN_MODELS["mistral-small-24b"]),
-        rope_base=1e8,
-        rope_factor=0.0,
-        eps=1e-5,
-        tied=False,
-        context=32768,
-    ),
-    "phi-4-14b": Shape(
-        "phi3", 40, 5120, 17920, 40, 10, 128, 100352, rope_base=2.5e5, rope_factor=0.0, eps=1e-5, tied=False, context=16384
-    ),
-    "tiny": Shape("llama", 1, 256, 256, 4, 2, 64, 512, rope_base=1e4, rope_factor=0.0, eps=1e-5, tied=True, context=4096),
+    "gemma-3-4b": Shape("gemma3", 34, 2560, 10240, 8, 4, 256, 262144, 1e6, eps=1e-6, tied=True, window=1024, linear=8.0),
+    "mistral-small-24b": Shape("llama", 40, **vars(KNOWN_MODELS["mistral-small-24b"]), rope_base=1e8, context=32768),
+    "phi-4-14b": Shape("phi3", 40, 5120, 17920, 40, 10, 128, 100352, rope_base=2.5e5, context=16384),
+    "tiny": Shape("llama", 1, 256, 256, 4, 2, 64, 512, rope_base=1e4, tied=True, context=4096),
 }
 """Also one of nobody, `tiny`: every kind of kernel in a step of moments."""
 
