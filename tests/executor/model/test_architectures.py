@@ -30,6 +30,7 @@ from executor.model.split import split_spec
 from executor.model.step import Row
 from executor.model.tensors import expected_tensors
 from ptxgen.errors import ArgumentError
+from tests.executor.model.ways import ONCE
 from tests.paths import ROOT
 from tests.reference_model import ReferenceModel
 from tests.synthetic import Q, write_model
@@ -100,8 +101,6 @@ ALSO_REQUIRED: Final = {
 }
 IN_NO_FILE: Final = {"qwen2vl": {"attention.layer_norm_rms_epsilon"}}
 """Keys that most architectures need, and this one has a default for."""
-ONCE: Final = {"nanbeige.num_loops": 1}
-"""Layers that run several times are not computed."""
 UNEQUAL: Final[Mapping[str, dict[str, Any]]] = {
     "deci": {"layers": 5, "heads": [0, 4, 2, 4, 4], "kv_heads": [0, 0, 1, 2, 4], "ff": [160, 64, 128, 0, 96], "value_dim": 64},
     "openelm": {"layers": 3, "heads": [2, 4, 4], "kv_heads": [1, 2, 1], "ff": [64, 160, 128]},
@@ -230,7 +229,7 @@ def test_each_architecture_has_the_logits_of_the_reference(name: str, tmp_path: 
     over the cache of one sequence, and over pages: a prompt in one step, then a token after a rewind."""
     sizes: dict[str, Any] = {"layers": 2, "hidden": 128, "heads": 4, "kv_heads": 2, "ff": 128, "context": 64, "head_dim": 32}
     sizes |= UNEQUAL.get(name, {})
-    path = write_model(tmp_path / "m.gguf", name, Q.Q8_0, full=True, **sizes, metadata=ONCE if name == "nanbeige" else None)
+    path = write_model(tmp_path / "m.gguf", name, Q.Q8_0, full=True, **sizes, metadata=ONCE.get(name))
     with LanguageModel.load(path, device) as model:
         exact = ReferenceModel(path, context=model.context).logits(TEXT)
         engine = Engine(model.decoder, slots=1)
