@@ -136,7 +136,7 @@ def _without_use(blocks: Sequence[Block]) -> Iterator[str]:
     """What names of tensors begin with that files may have of layers without attention or network."""
     for layer, block in enumerate(blocks):
         if not block.mixer.kv_heads:
-            yield f"blk.{layer}.{'attn_output.bias' if block.ffn.ff else ''}"
+            yield f"blk.{layer}.{'attn_output.bias' if block.ffn.ff else 'attn_'}"
 
 
 def norm_spec(m: Metadata, kind: NormKind, default: float | None, *tensors: str) -> NormSpec:

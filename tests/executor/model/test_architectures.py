@@ -130,7 +130,7 @@ def keys_of(file: GgufFile) -> set[str]:
 
 
 def changed(file: GgufFile, metadata: Mapping[str, object], tensors: Mapping[str, TensorInfo] | None = None) -> GgufFile:
-    return cast(GgufFile, SimpleNamespace(path=file.path, tensors=tensors or file.tensors, metadata=metadata))
+    return cast(GgufFile, SimpleNamespace(path=file.path, tensors=tensors or file.tensors, metadata=metadata, data=file.data))
 
 
 class Watched(dict[str, object]):
@@ -264,6 +264,10 @@ def test_a_layer_without_a_network_or_attention_needs_no_tensors_for_it(tmp_path
     with GgufFile.open(path) as file:
         spec = read_spec(file)
         check_tensors(file, spec)
+        token_embd = file.tensors["token_embd.weight"]
+        check_tensors(changed(file, file.metadata, {**file.tensors, "blk.3.attn_q.weight": token_embd}), spec)
+        with pytest.raises(ModelError, match=r"tensor blk.3.ssm_in.weight is not part of a deci model"):
+            check_tensors(changed(file, file.metadata, {**file.tensors, "blk.3.ssm_in.weight": token_embd}), spec)
     shapes = expected_tensors(spec)
     matrices = [{name.split(".")[2] for name in shapes if name.startswith(f"blk.{layer}.")} for layer in range(5)]
     assert spec.cached == (2, 4)
