@@ -37,6 +37,7 @@ class Binding(ABC):
         self.fused = fused
         self._shared = shared
         self._packed: dict[_Slot, tuple[StepValue, ActivationSource]] = {}
+        self._apart: dict[tuple[StepValue, Form], ActivationSource] = {}
         self._deferred: dict[StepValue, ActivationSource] = {}
 
     @abstractmethod
@@ -54,6 +55,8 @@ class Binding(ABC):
             return ActivationSource(None, {"x": x.flat})
         if x in self._deferred:
             return self._deferred[x]
+        if (x, form) in self._apart:
+            return self._apart[x, form]
         slot = x.tokens, x.width, form
         value, source = self._packed.get(slot, (None, None))
         if value is x and source is not None:
@@ -83,6 +86,12 @@ class Binding(ABC):
         own = {name: buffers[planes] for name, planes in OWN_PLANES.items()} if reads else buffers
         self(operation, kernel, **arguments, **own)
         self._keep((y.tokens, y.width, form), y, ActivationSource(form, {**buffers, **sent}, parts=parts))
+
+    def write_apart(self, operation: str, kernel: KernelType, y: StepValue, form: Form, /, **arguments: Any) -> None:
+        """As `write`, in buffers that no other value of its width takes before its last reader has run."""
+        buffers = self._buffers(y, form, " read past attention")
+        self(operation, kernel, **arguments, **buffers)
+        self._apart[y, form] = ActivationSource(form, buffers)
 
     def defer(self, normed: StepValue, source: ActivationSource) -> None:
         """`normed` is a norm that its readers complete."""

@@ -78,8 +78,9 @@ class PlainLaunch(Operation):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Norm(Operation):
     """y is the norm of x: RMSNorm, or LayerNorm where `kind` is "layer". gamma, beta: f32[width], which multiply and which are
-    added at the end, where there are any. leaves: the form that is written for its readers, beside y. by_many: so many blocks
-    read it that each of them should find it whole. onto: it is added to this, in place: y lies where that does."""
+    added at the end, where there are any. leaves: the form that is written for its readers, beside y. apart: they read it both
+    before and after attention, which leaves that form too. by_many: so many blocks read it that each of them should find it
+    whole. onto: it is added to this, in place: y lies where that does."""
 
     x: StepValue
     y: StepValue
@@ -88,6 +89,7 @@ class Norm(Operation):
     kind: NormKind = "rms"
     beta: GpuBuffer | None = None
     leaves: Form | None = None
+    apart: bool = False
     by_many: bool = False
     onto: StepValue | None = None
 
@@ -113,6 +115,7 @@ class Norm(Operation):
         tokens, width = self.x.tokens, self.x.width
         factors = {name: value for name, value in (("gamma", self.gamma), ("beta", self.beta)) if value is not None}
         arguments = {"y": self.y.flat, "x": self.x.flat, **factors}
+        write = b.write_apart if self.apart else b.write
         kernel: RmsNorm | LayerNorm
         if self.kind == "rms":
             kernel = RmsNorm(hidden=width, weighted=self.gamma is not None, residual=self.onto is not None)
@@ -122,10 +125,10 @@ class Norm(Operation):
             enqueue_rows(b, self.name, kernel, tokens, **arguments, eps=self.eps)
         elif isinstance(self.leaves, HalfForm):
             split = replace(kernel, m=tokens, **asdict(self.leaves))
-            b.write(self.name, split, self.y, self.leaves, **shaped(split, **arguments, eps=self.eps))
+            write(self.name, split, self.y, self.leaves, **shaped(split, **arguments, eps=self.eps))
         else:
             planes = for_rows(replace(kernel, digits=self.leaves), tokens, **arguments)
-            b.write(self.name, planes, self.y, self.leaves, **shaped(planes, **arguments, eps=self.eps))
+            write(self.name, planes, self.y, self.leaves, **shaped(planes, **arguments, eps=self.eps))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

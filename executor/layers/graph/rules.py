@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import accumulate, combinations
 from typing import Final, NamedTuple
 
 from executor.layers.graph.binding import Binding
@@ -35,12 +35,14 @@ class RewriteRule(NamedTuple):
 
 def leave_forms(g: StepGraph, s: Setting) -> StepGraph:
     """The operation that makes activations writes the form that their first reader wants. The planes of a norm are not those of
-    its f32 values (RmsNorm), so the norm writes them even where nothing is fused."""
+    its f32 values (RmsNorm), so the norm writes them even where nothing is fused, and keeps them for all its readers."""
     changes: Changes = {}
+    attends = dict(zip(g.operations, accumulate(isinstance(one, Attend) for one in g.operations), strict=True))
     for norm in g.each(Norm):
-        form = _first_form(g.readers(norm.y))
+        readers = g.readers(norm.y)
+        form = _first_form(readers)
         if norm.leaves_forms and (s.fused or not isinstance(form, HalfForm)):
-            changes[norm] = replace(norm, leaves=form)
+            changes[norm] = replace(norm, leaves=form, apart=bool(readers) and attends[readers[-1]] > attends[norm])
     for swiglu in g.each(Swiglu):
         changes[swiglu] = replace(swiglu, leaves=_first_form(g.readers(swiglu.y)) if s.fused else None)
     for activate in g.each(Activate):
@@ -60,6 +62,7 @@ def defer_norms(g: StepGraph, s: Setting) -> StepGraph:
         if (
             not isinstance(add, Add)
             or not isinstance(product, Project)
+            or product in changes
             or planes is None
             or norm.by_many
             or norm.gamma is None

@@ -55,6 +55,7 @@ class Step:
         for number in range(others):
             normed = self.value(f"other {number}")
             self.operations.append(Norm(name=f"other {number}", x=whole, y=normed, gamma=gamma, eps=1e-5))
+            self.operations.append(project("its reader", self.projection(ABLE), normed, self.value(f"of other {number}")))
 
     def value(self, name: str) -> StepValue:
         return StepValue.of(self.workspace.buffer(name, (K,)))
@@ -90,6 +91,10 @@ def test_a_norm_is_deferred_where_all_its_readers_complete_it(
     assert isinstance(first, Project)
     assert isinstance(first.epilogue, DeferNorm) == deferred
     assert ("norm" in step.names()) != deferred
+
+
+def test_one_of_two_norms_of_a_stream_is_deferred() -> None:
+    assert Step([ABLE], DEFER, others=1).names() == ["down", "reader 0", "other 0", "its reader"]
 
 
 def test_ranks_gather_the_stream_itself_where_two_norms_read_it() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from executor.base.environment import PRECISIONS
+from executor.base.rules import RULES
 from executor.choice.choice import GpuProfile
 from executor.device import Device
 from executor.device.gpu import EMULATOR, GpuModel
@@ -20,6 +21,7 @@ from executor.model.engine import Engine
 from executor.model.generation import LanguageModel
 from executor.model.step import Row
 from ptxgen.target import Target
+from tests.executor.model.ways import written
 from tests.synthetic import FORMATS, Q, write_model
 
 Way = Callable[[LanguageModel], list[bytes]]
@@ -98,6 +100,22 @@ def require_the_same(
 
 def test_a_token_has_the_same_bits_on_an_h200_as_on_the_emulator_at_any_depth(tmp_path: Path, device: Device) -> None:
     require_the_same(q4_k_m(tmp_path), device, one_by_one, gpus=GPUS[:1])
+
+
+SAME_BITS = [rule.name for rule in RULES.values() if rule.same_bits and rule.name != "persistent_layers"]
+DESIGNS = ("plamo", "apertus", "cohere2", "deci", "gemma2", "gemma3", "granite", "minicpm", "olmo2", "phi2", "smollm3")
+"""Architectures whose layers differ: norms shared by attention and the network, before and after both, and of heads; scales;
+activations without a gate; layers without a part."""
+
+
+@pytest.mark.parametrize("name", [DESIGNS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in DESIGNS[1:])])
+def test_a_token_has_the_same_bits_by_all_rules_and_by_none(name: str, tmp_path: Path, device: Device) -> None:
+    path, usual = written(name, tmp_path), GpuProfile.for_device(device)
+    logits = []
+    for profile in (usual.with_rules(*SAME_BITS), usual.without(*SAME_BITS)):
+        with LanguageModel.load(path, device, profile=profile) as model:
+            logits.append(model.logits(TOKENS).view(np.uint32))
+    assert np.array_equal(logits[0], logits[1])
 
 
 @pytest.mark.slow
