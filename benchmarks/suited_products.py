@@ -4,7 +4,8 @@ shape (ptxgen/kernels/gemm/suited.py): what the cost model of executor/choice is
 python -m benchmarks.suited_products -o benchmarks/results/suited-products-h200.json
 python -m benchmarks.suited_products --formats q5k,q8_0_aligned --rows 2,32,512 -o ...
 
-Some 300 s of an H200 with 16 processors, which compile first: each takes every so many kernels, for the cache on the disk.
+Some 120 s of an H200 with 16 processors (estimated), which compile first: each takes every so many kernels, for the cache on
+the disk.
 """
 
 from __future__ import annotations
@@ -21,53 +22,37 @@ from typing import Any, Final
 import click
 
 from benchmarks.record import write
-from executor.choice.strategies import has_form_for_rows
+from executor.choice.cost import strategies
 from executor.device.cuda import CudaDevice
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.layers.batched import launched
 from executor.measure.timing import fresh_weights, time_gemv
-from executor.tune.candidates import Candidate, candidates
 from ptxgen.commands.options import whole_numbers
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import PtxGenError
-from ptxgen.formats import ALL, Format
-from ptxgen.kernels.gemm.suited import SUITED
+from ptxgen.formats import ALL
 
-FORMATS: Final = "q5k,q4k,q6k_aligned,q3k,q8_0_aligned,q4_0,iq4xs,iq3s,iq2xs,mxfp4"
-SHAPES: Final = ((4096, 4096), (4096, 14336), (14336, 4096), (2560, 2048), (5120, 35840))
-"""K x N: of an 8B, a 4B and a 14B."""
-ROWS: Final = (2, 4, 8, 16, 32, 64, 128, 512)
+FORMATS: Final = "q5k,q4k,q6k_aligned,q8_0_aligned,iq3s,q4_0"
+SHAPES: Final = ((4096, 4096), (4096, 14336), (14336, 4096))
+"""K x N: of an 8B."""
+ROWS: Final = (2, 8, 32, 128, 512)
 
-Timed = tuple[Format, int, int, int, Candidate]
-"""A format, k, n, rows and a kernel."""
+Timed = tuple[str, int, int, int, KernelType]
+"""A format by its id, k, n, rows and a kernel."""
 
 
 def timed(formats: Sequence[str], rows: Sequence[int]) -> list[Timed]:
     """All that is timed; what reads the same weights stands together."""
     named = {format.id: format for format in ALL.values()}
     return [
-        (named[id], k, n, m, candidate)
+        (id, k, n, m, kernel)
         for id in formats
         for k, n in SHAPES
         if k % named[id].block == 0
         for m in rows
-        for candidate in suited(named[id], k, n, m)
+        for kernel in strategies(named[id], k, n, m)
     ]
-
-
-def suited(format: Format, k: int, n: int, m: int) -> list[Candidate]:
-    """Of each strategy the candidates with the settings that suit; of those for one row at a time the default."""
-    chosen: dict[tuple[str, object], Candidate] = {}
-    for candidate in candidates(format, k, n, "accurate", rows=m):
-        kernel = candidate.kernel
-        make = SUITED.get(type(kernel))
-        rounding = {name: getattr(kernel, name) for name in ("parts", "digits") if hasattr(kernel, name)}
-        if make is not None and kernel != make(format, k=k, n=n, m=m, **rounding):
-            continue
-        if make is None and (not has_form_for_rows(kernel) or hasattr(kernel, "m")):
-            continue
-        chosen.setdefault((candidate.entry.name, rounding.get("digits")), candidate)
-    return list(chosen.values())
 
 
 def _compile(names: Sequence[str], rows: Sequence[int], part: int, parts: int) -> int:
@@ -75,11 +60,11 @@ def _compile(names: Sequence[str], rows: Sequence[int], part: int, parts: int) -
     done = 0
     with CudaDevice(0) as device:
         modules = Modules(device)
-        for _, _, _, m, candidate in timed(names, rows)[part::parts]:
+        for *_, m, kernel in timed(names, rows)[part::parts]:
             try:
-                modules.preload([form for form, _ in launched(candidate.kernel, m)])
+                modules.preload([form for form, _ in launched(kernel, m)])
             except PtxGenError as error:
-                click.echo(f"{candidate.kernel}: {error}", err=True)
+                click.echo(f"{kernel}: {error}", err=True)
             done += 1
     return done
 
@@ -97,32 +82,30 @@ def main(formats: str, rows: str, runs: int, seconds: float, commit: str | None,
     numbers = whole_numbers("--rows", rows, "numbers of rows", "2,512", low=2)
     names = formats.split(",")
     parts = max(1, len(os.sched_getaffinity(0)) - 1)
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # of the processes below
     with ProcessPoolExecutor(parts, mp_context=multiprocessing.get_context("spawn")) as pool:
         done = [pool.submit(_compile, names, numbers, part, parts) for part in range(parts)]
         click.echo(f"{sum(one.result() for one in done)} compiled after {time.perf_counter() - start:.0f} s")
-    groups: dict[tuple[Format, int, int], list[tuple[int, Candidate]]] = defaultdict(list)
-    for format, k, n, m, candidate in timed(names, numbers):
-        groups[format, k, n].append((m, candidate))
+    groups: dict[tuple[str, int, int], list[tuple[int, KernelType]]] = defaultdict(list)
+    for format, k, n, m, kernel in timed(names, numbers):
+        groups[format, k, n].append((m, kernel))
     results: list[dict[str, Any]] = []
     with CudaDevice(0) as device:
         launcher = Launcher(device, Modules(device))
         for (format, k, n), group in groups.items():
             if time.perf_counter() - start > seconds:
-                click.echo(f"out of time before {format.id} {k} x {n}")
+                click.echo(f"out of time before {format} {k} x {n}")
                 break
-            with fresh_weights(device, group[0][1].kernel) as weights:
-                for m, candidate in group:
+            with fresh_weights(device, group[0][1]) as weights:
+                for m, kernel in group:
                     try:
-                        times = [
-                            (count, time_gemv(launcher, form, weights, runs)) for form, count in launched(candidate.kernel, m)
-                        ]
+                        times = [(count, time_gemv(launcher, form, weights, runs)) for form, count in launched(kernel, m)]
                     except PtxGenError as error:
-                        click.echo(f"{candidate.kernel}: {error}", err=True)
+                        click.echo(f"{kernel}: {error}", err=True)
                         continue
-                    parameters = {"k": k, "n": n, "m": m, **candidate.parameters}
-                    facts = {"kernel": candidate.entry.name, "format": format.id, "parameters": parameters}
+                    facts = {"kernel": kernel.name, "parameters": {**kernel.parameters(), "m": m}}
                     results.append(facts | {"microseconds": sum(count * time.median for count, time in times) * 1e6})
-            click.echo(f"{time.perf_counter() - start:.0f} s: {format.id} {k} x {n}")
+            click.echo(f"{time.perf_counter() - start:.0f} s: {format} {k} x {n}")
             write(output, {"what": "products of several rows", "runs": runs, "results": results}, device.describe(), commit)
 
 

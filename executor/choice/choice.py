@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Self
 from executor.base.arguments import described, instance, whole
 from executor.base.environment import PRECISIONS, Settings, parse_variant, settings, variable
 from executor.base.rules import RULES, USUAL, rule_named, rules_named
+from executor.choice.cost import CostModel
 from executor.choice.store import tables_for
 from executor.choice.strategies import Strategy, bit_free, default_strategy, has_form_for_rows, of_shape, require_precision
 from executor.choice.table import TuningEntry, TuningTable
 from executor.choice.thresholds import TILE_RUN
-from executor.device.gpu import GpuModel
+from executor.device.gpu import EMULATOR, GpuModel
 from executor.device.protocol import Device
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Choice:
     """A kernel that multiplies weights of one format and shape by one row of activations, or by as many as were asked for, and
-    why it was chosen. entry: what was measured of it for this very shape, if anything was."""
+    why it was chosen. entry: what was measured of it for this very shape, if anything was; expected: seconds by the cost model,
+    where that chose."""
 
     kernel: KernelType
     reason: str
     entry: TuningEntry | None = None
+    expected: float | None = None
 
 
 @dataclass(frozen=True)
@@ -43,14 +46,16 @@ class GpuProfile:
     precision: `accurate` (a dot product is right to 1e-5) or `fast` (activations rounded to one int8 plane). gemv: by the id of
     a weight format (`q4k`, `q8_0`, ...), the kernel of its GEMVs: `NAME` or `NAME:parameter=value,...`. tables: measurements on
     this GPU, in priority order. rules: names of the rules that are on (executor/base/rules.py). tile_run: rows of one sequence
-    in a step from which they attend in tiles on tensor cores; 0: never. ArgumentError for an unknown name, and for a kernel
-    named for blocks that are repacked."""
+    in a step from which they attend in tiles on tensor cores; 0: never. costs: what is expected of products of several rows of
+    which nothing was measured; None on the emulator, which takes them a few rows at a time. ArgumentError for an unknown name,
+    and for a kernel named for blocks that are repacked."""
 
     precision: str = PRECISIONS[0]
     gemv: Mapping[str, str] = field(default_factory=dict, hash=False)
     tables: tuple[TuningTable, ...] = field(default=(), hash=False)
     rules: frozenset[str] = USUAL
     tile_run: int = TILE_RUN
+    costs: CostModel | None = None
 
     def __post_init__(self) -> None:
         require_precision(self.precision)
@@ -85,7 +90,9 @@ class GpuProfile:
         usual = {name for name, rule in RULES.items() if rule.usually_on(target, measured=measured)}
         if any(made.native.id in environment.gemv for made in REPACKED.values()):
             usual.discard("repack")  # the environment names a kernel for the blocks of the file
-        return cls(environment.precision or PRECISIONS[0], _named_in(environment), tables, _rules_in(environment.rules, usual))
+        costs = None if gpu.name == EMULATOR else CostModel.of(gpu, target)
+        precision, rules = environment.precision or PRECISIONS[0], _rules_in(environment.rules, usual)
+        return cls(precision, _named_in(environment), tables, rules, costs=costs)
 
     @classmethod
     def for_modules(cls, modules: Modules) -> Self:
@@ -147,7 +154,11 @@ class GpuProfile:
         precision = PRECISIONS[0] if accurate else self.precision
         if isinstance(format, RepackedFormat) and not self._has_own(precision, format, k, n, rows):
             return self._as_native(precision, format, k, n, rows)
-        return self._measured(precision, format, k, n, rows) or self._usual(precision, format, k, n)
+        return (
+            self._measured(precision, format, k, n, rows)
+            or self._estimated(precision, format, k, n, rows)
+            or self._usual(precision, format, k, n, rows)
+        )
 
     def _has_own(self, precision: str, format: RepackedFormat, k: int, n: int, rows: int) -> bool:
         """Whether measurements of repacked weights decide: there are some for several rows, or one row of this very shape; or
@@ -162,7 +173,10 @@ class GpuProfile:
         """For repacked weights without measurements that count: those of the blocks that they were made of decide, whose times
         are none of theirs."""
         alike = replace(self, tables=tuple(table.taken_for(format) for table in self.tables))
-        choice = alike._measured(precision, format, k, n, rows) or alike._usual(precision, format, k, n)
+        choice = alike._measured(precision, format, k, n, rows)
+        if choice is None and (estimated := self._estimated(precision, format, k, n, rows)):
+            return estimated
+        choice = choice or alike._usual(precision, format, k, n, rows)
         entry = choice.entry and replace(choice.entry, seconds=None, bytes_per_second=None)
         guess = f" (of {format.native}, whose kernels are taken for {format})" if self.tables else ""
         return Choice(choice.kernel, choice.reason + guess, entry)
@@ -190,24 +204,21 @@ class GpuProfile:
 
     def _measured(self, precision: str, format: Format, k: int, n: int, rows: int) -> Choice | None:
         """The winner of the user's own measurements, which may have other bits than the default, and for several rows of those
-        that are shipped, of the nearest shape if need be. Where nothing was measured for several rows, and always if
-        `batch_invariant`, the fastest for one row that has a form for several."""
+        that are shipped; if `batch_invariant`, of one row that has a form for several."""
         if self.allows("batch_invariant"):
             return self._fastest(precision, format, k, n, fits=_same_for_any_rows)
-        measured = self._fastest(precision, format, k, n, rows)
-        if measured is None and rows > 1:
-            near = self._nearest_for_rows(precision, format, k, n, rows)
-            return near or self._fastest(precision, format, k, n, fits=has_form_for_rows)
-        return measured
+        return self._fastest(precision, format, k, n, rows)
 
-    def _nearest_for_rows(self, precision: str, format: Format, k: int, n: int, rows: int) -> Choice | None:
-        for table in self.tables:
-            entry = table.nearest_for_rows(precision, format, k, n, rows)
-            if entry is not None:
-                shape = f"{entry.k} x {'any' if entry.n is None else entry.n}"
-                reason = f"{precision}: the fastest on {table.gpu.name} for {entry.rows} rows and {shape}, the nearest measured"
-                return Choice(entry.moved(k, n).make(n, rows), reason)
-        return None
+    def _estimated(self, precision: str, format: Format, k: int, n: int, rows: int) -> Choice | None:
+        """For several rows of which nothing was measured: what the cost model expects to be fastest on this GPU."""
+        if rows == 1 or self.costs is None or self.allows("batch_invariant"):
+            return None
+        found = self.costs.cheapest(format, k, n, rows, precision)
+        if found is None:
+            return None
+        kernel, microseconds = found
+        reason = f"{precision}: expected to be the fastest for {rows} rows on {self.costs.gpu.title} ({microseconds:.0f} us)"
+        return Choice(kernel, reason, expected=microseconds * 1e-6)
 
     def _fastest(
         self, precision: str, format: Format, k: int, n: int, rows: int = 1, *, fits: Callable[[KernelType], bool] | None = None
@@ -229,8 +240,11 @@ class GpuProfile:
         reason = f"{precision}: the fastest of what was measured{several} on {table.gpu.name}{when}"
         return Choice(entry.make(n, rows), reason, entry)
 
-    def _usual(self, precision: str, format: Format, k: int, n: int) -> Choice:
-        """What every device uses, with the parameters measured to be fast for the nearest shape."""
+    def _usual(self, precision: str, format: Format, k: int, n: int, rows: int) -> Choice:
+        """For several rows the fastest that was measured for one and has a form for several. Else what every device uses, with
+        the parameters measured to be fast for the nearest shape."""
+        if rows > 1 and (measured := self._fastest(precision, format, k, n, fits=has_form_for_rows)) is not None:
+            return measured
         strategy = default_strategy(format, precision)
         near = [
             (entry.distance(k, n), at, entry)

@@ -72,10 +72,6 @@ class TuningEntry:
         many times as long as it has times the blocks. Infinite where nothing was measured."""
         return math.inf if self.seconds is None else -(-rows // self.rows) * self.seconds
 
-    def moved(self, k: int, n: int) -> TuningEntry:
-        """The same kernel with the same parameters for another shape, of which nothing was measured."""
-        return replace(self, k=k, n=n, seconds=None, bytes_per_second=None)
-
     def distance(self, k: int, n: int) -> float:
         """How far its shape is from n rows of k: 0 is this very shape, 1 is twice as many of one."""
         return abs(math.log2(k / self.k)) + (0.0 if self.n is None else abs(math.log2(n / self.n)))
@@ -159,24 +155,6 @@ class TuningTable:
             and all(bound[name] == value for name, value in entry.parameters.items() if name not in free)
         ]
         return min(fitting, key=lambda entry: (entry.distance(k, n), entry.seconds or 0.0), default=None)
-
-    def nearest_for_rows(self, precision: str, format: Format, k: int, n: int, rows: int) -> TuningEntry | None:
-        """For several rows of activations and a shape of which nothing was measured for so many: the fastest for the nearest
-        shape whose kernel takes this one, too; of what was measured for so many rows or the least number above, else for the
-        most."""
-        limit = ERROR_LIMIT[precision]
-        measured = [
-            entry
-            for one in PRECISIONS
-            for entry in self._by_format.get((one, format.id), ())
-            if entry.rows > 1 and entry.seconds is not None and entry.error is not None and entry.error <= limit
-        ]
-
-        def order(entry: TuningEntry) -> tuple[float, ...]:
-            enough = entry.rows >= rows
-            return (not enough, entry.rows if enough else -entry.rows, entry.distance(k, n), entry.seconds or 0.0)
-
-        return next((entry for entry in sorted(measured, key=order) if _can_be_made(entry.moved(k, n), n, rows)), None)
 
     def with_entry(self, entry: TuningEntry) -> TuningTable:
         """A table that has this entry, instead of an older one of the same thing."""

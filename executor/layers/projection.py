@@ -72,12 +72,15 @@ def bind(weight: LoadedWeight, profile: GpuProfile, *, accurate: bool = False, r
 
 
 def bind_rows(projection: Projection, profile: GpuProfile, rows: int) -> Projection:
-    """The projection with what was measured to be fastest for several rows of activations; as it is where nothing was. Where it
-    does not read a single int8 plane, what is measured instead does not, either. Errors as bind."""
+    """The projection with what was measured, or is expected, to be fastest for several rows of activations; as it is where that
+    takes them a few at a time. Where it does not read a single int8 plane, what is chosen instead does not, either. Errors as
+    bind."""
     weight, accurate = projection.weight, not reads_one_digit(projection.kernel)
-    entry = profile.choose(weight.format, weight.k, weight.rows, accurate=accurate, rows=rows).entry
-    measured = entry is not None and entry.rows > 1
-    return bind(weight, profile, accurate=accurate, rows=rows) if measured else projection
+    choice = profile.choose(weight.format, weight.k, weight.rows, accurate=accurate, rows=rows)
+    measured = choice.entry is not None and choice.entry.rows > 1
+    if not measured and not takes_rows(choice.kernel, rows):
+        return projection
+    return bind(weight, profile, accurate=accurate, rows=rows)
 
 
 def of_rank(kernel: KernelType, ranks: int) -> KernelType:

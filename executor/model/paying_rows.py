@@ -24,9 +24,11 @@ class MatrixProduct(NamedTuple):
     n: int
 
     def seconds(self, profile: GpuProfile, rows: int) -> float:
-        """How long that takes for so many rows, at most: by what was measured of its kernel, else by how often its weights are
-        read. Errors as GpuProfile.choose."""
+        """How long that takes for so many rows, at most: by the cost model where that chose the kernel, by what was measured of
+        it, else by how often its weights are read. Errors as GpuProfile.choose."""
         choice = profile.choose(*self, rows=rows)
+        if choice.expected is not None:
+            return choice.expected
         entry = choice.entry
         if entry is not None and entry.seconds is not None and (entry.rows > 1) == (rows > 1):
             return entry.most_seconds(rows)

@@ -4,10 +4,12 @@ measured on GPUs with 132 multiprocessors (H100 and H200 SXM), or fitted to that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemm.block_grid import LARGEST_TILE
 from ptxgen.kernels.gemm.f16_mma_gemm import HalfMmaGemm
@@ -205,6 +207,22 @@ def wgmma_of_all(kernel: WgmmaGemm, others: Sequence[KernelType], multiprocessor
     other = min(_other_blocks(wide), key=time)
     best = other if time(other) < (1 - MARGIN) * time(own) else own
     return best if time(best) <= sum(map(time, apart)) else None
+
+
+def wgmma_variants(kernel: WgmmaGemm, multiprocessors: int = MULTIPROCESSORS) -> Iterator[WgmmaGemm]:
+    """Other blocks for the same product: with weights in registers, whose bits are the same, and with weights that come through
+    shared memory, of which as many slices as fill the GPU may share k."""
+    yield from _other_blocks(replace(kernel, staged=False, slices=1))
+    for warpgroups in (1, 2):
+        with suppress(ArgumentError):
+            yield replace(kernel, staged=False, slices=1, warpgroups=warpgroups, stages=2)
+    if kernel.format in IN_PIECES:
+        unpacked = 2 if kernel.format.half_low and kernel.parts == 2 else 4
+        columns = next((columns for columns in COLUMNS if columns >= kernel.m), 64)
+        for warpgroups in (2, 4) if kernel.format.block_bytes <= SMALL_BLOCK else (2,):
+            with suppress(ArgumentError):
+                settings: dict[str, Any] = {"warpgroups": warpgroups, "columns": min(columns, 64), "unpacked": unpacked}
+                yield _sliced(replace(kernel, staged=True, stages=3, **settings), multiprocessors)
 
 
 OF_ALL: Final[Mapping[type[KernelType], Callable[[Any, Sequence[KernelType]], KernelType | None]]] = {

@@ -267,28 +267,6 @@ def test_kernels_on_an_f16_split_are_chosen_for_several_rows_and_never_where_bit
     assert flagged.kernel.activation_f16_split == HalfForm(2, 64)
 
 
-def test_a_shape_that_was_not_measured_gets_for_several_rows_what_was_fastest_for_the_nearest_one() -> None:
-    def of(k: int, split: int, rows: int = 8) -> TuningEntry:
-        parameters = {"parts": 2, "split": split}
-        return entry(k, 64, "half_mma_q4k_gemm", rows=rows, seconds=1e-6, error=1e-7, parameters=parameters)
-
-    chosen = profile(of(4096, 12), of(1024, 4), of(8192, 2, rows=64), entry(4096, 64, MWV, seconds=1e-9), shipped=True)
-    for k, rows, split in ((3584, 8, 12), (1536, 8, 4), (3584, 9, 2), (3584, 100, 2)):
-        choice = chosen.choose(Q4_K, k, 96, rows=rows)
-        assert choice.kernel == HalfMmaGemm(Q4_K, k=k, n=96, m=rows, parts=2, split=split), (k, rows)
-        assert "the nearest measured" in choice.reason
-        assert choice.entry is None
-    for alone in (chosen.choose(Q4_K, 3584, 96), chosen.with_rules("batch_invariant").choose(Q4_K, 3584, 96, rows=8)):
-        assert alone.kernel == default_strategy(Q4_K, "accurate").make(3584, 96)
-
-
-def test_the_nearest_shape_does_not_count_where_its_kernel_cannot_do_this_one() -> None:
-    tiled = entry(12288, 64, "tiled_q4k_gemv", rows=8, seconds=1e-6, error=1e-7, parameters={})
-    halves = entry(1024, 64, "half_mma_q4k_gemm", rows=8, seconds=1e-6, error=1e-7, parameters={"parts": 2})
-    assert profile(tiled, halves).choose(Q4_K, 11264, 64, rows=8).kernel.name == "tiled_q4k_gemv"
-    assert profile(tiled, halves).choose(Q4_K, 18944, 64, rows=8).kernel.name == "half_mma_q4k_gemm"
-
-
 def test_rows_are_tuned_and_the_table_chooses_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("executor.tune.candidates.GRID", {"num_warps": (2,), "rows_per_block": (1, 2)})
     shapes, rows = [(FORMATS["F16"], 64, 5)], (1, 9)

@@ -215,7 +215,7 @@ def test_switched_off_no_table_is_used(driver: FakeDriver, monkeypatch: pytest.M
     with CudaDevice() as device:
         assert GpuProfile.for_device(device).tables
         monkeypatch.setenv("PTXGEN_TUNING", "0")
-        assert GpuProfile.for_device(device) == GpuProfile()
+        assert replace(GpuProfile.for_device(device), costs=None) == GpuProfile()
 
 
 def test_weights_are_repacked_attention_merged_products_fused_and_launches_early_where_that_was_measured(
@@ -267,7 +267,7 @@ def test_the_emulator_uses_a_table_only_where_the_environment_names_it(
     with EmulatedDevice() as device:
         gpu = GpuModel.of(device)
         add(own_cache / "tuning" / "emulator.json", gpu, entry(4096, 64, MWV, parameters={}))
-        assert GpuProfile.for_device(device) == GpuProfile()
+        assert replace(GpuProfile.for_device(device), costs=None) == GpuProfile()
         monkeypatch.setenv("PTXGEN_TUNING", str(own_cache / "tuning" / "emulator.json"))
         assert GpuProfile.for_device(device).choose(Q4_K, 4096, 64).kernel.name == MWV
         add(tmp_path / "other.json", H200, entry(4096, 64))

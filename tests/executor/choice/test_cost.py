@@ -1,0 +1,91 @@
+"""The cost model is held to what was measured, and chooses for every known GPU what that GPU runs."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+
+from executor.base.environment import PRECISIONS
+from executor.choice.choice import GpuProfile
+from executor.choice.cost import COSTS, UNPACKING, CostModel
+from executor.device.gpu import GpuModel
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.errors import ArgumentError
+from ptxgen.explain.gpus import GPUS, SoldGpu
+from ptxgen.formats import ALL, FORMATS
+from ptxgen.kernels.gemm.mma_gemm import MmaGemm
+from ptxgen.kernels.gemm.wgmma_gemm import WgmmaGemm
+from ptxgen.kernels.registry import entries_of, find
+from ptxgen.target import HOPPER
+from tests.paths import ROOT
+
+SWEEPS = ("gemm-halves-8b-h200.json", "gemm-few-rows-8b-h200.json", "gemm-sequences-8b-h200.json")
+NEAR = 1.1
+"""What is chosen may take so much longer than the fastest that was measured, for nine of ten shapes."""
+ROWS = (1, 2, 4, 8, 16, 32, 128, 512, 2048)
+Measured = tuple[KernelType, float]
+
+
+def sweeps() -> Iterator[tuple[KernelType, int, float]]:
+    """Kernels of two parts, their rows and microseconds. What a driver before or a table has for one setting alone says
+    nothing of a choice."""
+    for name in SWEEPS:
+        for result in json.loads((ROOT / "benchmarks" / "results" / name).read_text())["results"]:
+            try:
+                kernel = find(result["kernel"]).make(**result["parameters"])
+            except ArgumentError:  # settings that no longer are
+                continue
+            if result["parameters"]["parts"] == 2 and not result["parameters"].get("n2"):
+                yield kernel, result["parameters"]["m"], result["microseconds"]["median"]
+
+
+def test_what_it_chooses_of_a_sweep_is_nearly_the_fastest_nine_times_of_ten() -> None:
+    groups: dict[tuple[object, ...], list[Measured]] = defaultdict(list)
+    model = CostModel(GPUS["h200"], HOPPER)
+    for kernel, m, microseconds in sweeps():
+        format = kernel.parameters().get("format", kernel.name.split("_gemm")[0].split("_", 1)[1])
+        groups[format, kernel.parameters()["k"], kernel.parameters()["n"], m].append((kernel, microseconds))
+    several = {shape: group for shape, group in groups.items() if len(group) >= 3}
+    assert len(several) >= 80
+    slow = []
+    for shape, group in several.items():
+        expected = [model.microseconds(kernel, int(str(shape[-1]))) for kernel, _ in group]
+        chosen, measured = group[expected.index(min(expected))]
+        if measured > NEAR * min(one for _, one in group):
+            slow.append(str(chosen))
+    assert len(slow) <= len(several) / 10, slow
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=list(GPUS))
+def test_every_gpu_gets_a_kernel_that_runs_on_it(gpu: SoldGpu) -> None:
+    profile = GpuProfile.for_gpu(
+        GpuModel(f"NVIDIA {gpu.title} of a later year", str(gpu.target), gpu.multiprocessors), gpu.target
+    )
+    for name, rows in product(("Q4_K", "Q5_K", "Q8_0", "IQ3_S", "F16"), ROWS):
+        kernel = profile.choose(FORMATS[name], 4096, 14336, rows=rows).kernel
+        assert kernel.runs_on(gpu.target)
+        assert kernel.launch().dynamic_shared <= gpu.target.max_shared
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_prompts_are_multiplied_by_tensor_cores_wherever_there_are_some(precision: str) -> None:
+    for gpu, format in product(GPUS.values(), (FORMATS["Q5_K"], FORMATS["Q4_0"], FORMATS["IQ2_XS"])):
+        found = CostModel(gpu, gpu.target).cheapest(format, 4096, 4096, 512, precision)
+        assert found is not None
+        assert gpu.sm < 80 or type(found[0]) in COSTS
+
+
+def test_formats_that_no_table_has_get_the_best_strategy_of_a_measured_gpu() -> None:
+    profile = GpuProfile.for_gpu(GpuModel("NVIDIA H200", "sm_90", 132), HOPPER)
+    assert isinstance(profile.choose(FORMATS["Q5_K"], 5120, 7680, rows=512).kernel, WgmmaGemm)
+    assert isinstance(profile.choose(FORMATS["Q4_1"], 5120, 7680, rows=512).kernel, MmaGemm)
+
+
+def test_every_format_of_a_strategy_has_its_cost_of_unpacking() -> None:
+    for kind in COSTS:
+        formats = {entry.fixed["format"] for entry in entries_of(kind)}
+        assert {format.id for format in ALL.values() if format in formats} == set(UNPACKING[kind])
