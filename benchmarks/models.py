@@ -102,12 +102,13 @@ def _named(name: str) -> Shape:
 
 
 def write_shape(
-    s: Shape, path: Path, mix: str, seed: int = 1, *, name: str = "model", vocabulary: bool = False, distinct: int | None = None
+    s: Shape, path: Path, mix: str | Mix, seed: int = 1, *, name: str = "model", vocabulary: bool = False,
+    distinct: int | None = None
 ) -> None:  # fmt: skip
-    """Write a model of these dimensions in one of MIXES; `vocabulary` and `distinct` as write_q4_k_m."""
+    """Write a model of these dimensions in one of MIXES or another mix; `vocabulary` and `distinct` as write_q4_k_m."""
     writer = gguf.GGUFWriter(path, s.architecture)
     _add_metadata(writer, s, name, vocabulary=vocabulary)
-    tensors = list(_tensors(s, MIXES[mix]))
+    tensors = list(_tensors(s, MIXES[mix] if isinstance(mix, str) else mix))
 
     def values(number: int) -> NDArray[np.generic]:
         """Of a tensor, from random numbers of its own, so that all processors can make them."""
@@ -210,6 +211,12 @@ MIXES: Mapping[str, Mix] = {
     "q8_0": lambda role, layer, s: Q8_0,
 }
 """What llama.cpp gives the matrices of a model for the file types of these names."""
+
+
+def layers_of(format: str) -> Mix:
+    """Every matrix of a layer in this format, those outside of layers in Q6_K."""
+    return lambda role, layer, s: format if layer >= 0 else Q6_K
+
 
 FITTING = {Q4_K: "Q5_0", "Q5_K": "Q5_1", Q6_K: Q8_0}
 """What it takes instead for rows that are no whole blocks."""
