@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from executor.choice.choice import GpuProfile
 from executor.choice.store import add, load
 from executor.choice.strategies import ERROR_LIMIT, default_strategy
-from executor.choice.table import TuningEntry, TuningTable
+from executor.choice.table import TuningTable
 from executor.device.emulated import EmulatedDevice
 from executor.device.gpu import GpuModel
 from executor.device.protocol import LoadedKernel
