@@ -23,10 +23,13 @@ MAX_REGISTERS: Final = 255  # of a thread
 REGISTERS: Final = 65536  # of a multiprocessor
 
 # The first PTX version that knows each GPU (PTX ISA, "Release notes", table of PTX versions).
-FIRST_PTX = {75: (6, 3), 80: (7, 0), 86: (7, 1), 89: (7, 8), 90: (7, 8), 100: (8, 6), 103: (8, 8), 120: (8, 7), 121: (8, 8)}
+FIRST_PTX = {
+    75: (6, 3), 80: (7, 0), 86: (7, 1), 87: (7, 4), 89: (7, 8), 90: (7, 8), 100: (8, 6), 103: (8, 8), 110: (9, 0), 120: (8, 7),
+    121: (8, 8),
+}  # fmt: skip
 
 # The most shared memory of a block, in KiB, static and dynamic (the same table, by generation).
-_MAX_SHARED = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
+_MAX_SHARED = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
 
 DEPENDENT_SM: Final = 90
 """The oldest GPU on which a kernel can start before its predecessor has ended: programmatic dependent launch."""

@@ -15,6 +15,7 @@ PACKAGES: Final = ("ptxgen", "executor")
 ARROWS: Final[Mapping[str, tuple[str, ...]]] = {
     "ptxgen": (),
     "ptxgen.isa": ("ptxgen",),
+    "ptxgen.gpus": ("ptxgen", "ptxgen.isa"),
     "ptxgen.emulator": ("ptxgen", "ptxgen.isa"),
     "ptxgen.dsl": ("ptxgen", "ptxgen.isa"),
     "ptxgen.verify": ("ptxgen", "ptxgen.isa", "ptxgen.dsl"),
@@ -22,15 +23,15 @@ ARROWS: Final[Mapping[str, tuple[str, ...]]] = {
     "ptxgen.formats": ("ptxgen", "ptxgen.dsl"),
     "ptxgen.kernels": ("ptxgen", "ptxgen.dsl", "ptxgen.formats"),
     "ptxgen.conformance": ("ptxgen", "ptxgen.isa", "ptxgen.emulator", "ptxgen.dsl", "ptxgen.toolchain", "ptxgen.kernels"),
-    "ptxgen.explain": ("ptxgen", "ptxgen.isa", "ptxgen.dsl", "ptxgen.verify", "ptxgen.toolchain"),
+    "ptxgen.explain": ("ptxgen", "ptxgen.isa", "ptxgen.gpus", "ptxgen.dsl", "ptxgen.verify", "ptxgen.toolchain"),
     "ptxgen.commands": (
         "ptxgen", "ptxgen.emulator", "ptxgen.dsl", "ptxgen.toolchain", "ptxgen.formats", "ptxgen.kernels", "ptxgen.conformance",
-        "ptxgen.explain",
+        "ptxgen.gpus", "ptxgen.explain",
     ),
     "executor.base": ("ptxgen", "ptxgen.formats"),
     "executor.gguf": ("ptxgen", "executor.base"),
     "executor.text": ("ptxgen", "executor.base", "executor.gguf"),
-    "executor.device": ("ptxgen", "ptxgen.emulator", "ptxgen.dsl", "ptxgen.toolchain", "executor.base"),
+    "executor.device": ("ptxgen", "ptxgen.gpus", "ptxgen.emulator", "ptxgen.dsl", "ptxgen.toolchain", "executor.base"),
     "executor.memory": (
         "ptxgen", "ptxgen.dsl", "ptxgen.formats", "ptxgen.kernels", "executor.base", "executor.gguf", "executor.device",
     ),
@@ -38,18 +39,19 @@ ARROWS: Final[Mapping[str, tuple[str, ...]]] = {
         "ptxgen", "ptxgen.dsl", "ptxgen.toolchain", "ptxgen.kernels", "executor.base", "executor.device", "executor.memory",
     ),
     "executor.choice": (
-        "ptxgen", "ptxgen.dsl", "ptxgen.formats", "ptxgen.kernels", "executor.base", "executor.device", "executor.launch",
+        "ptxgen", "ptxgen.gpus", "ptxgen.dsl", "ptxgen.formats", "ptxgen.kernels", "executor.base", "executor.device",
+        "executor.launch",
     ),
     "executor.layers": (
         "ptxgen", "ptxgen.dsl", "ptxgen.formats", "ptxgen.kernels", "executor.base", "executor.device", "executor.memory",
         "executor.launch", "executor.choice",
     ),
     "executor.measure": (
-        "ptxgen", "ptxgen.isa", "ptxgen.dsl", "ptxgen.formats", "ptxgen.kernels", "ptxgen.explain", "executor.base",
+        "ptxgen", "ptxgen.isa", "ptxgen.dsl", "ptxgen.formats", "ptxgen.kernels", "ptxgen.gpus", "executor.base",
         "executor.device", "executor.memory", "executor.launch",
     ),
     "executor.model": (
-        "ptxgen", "ptxgen.isa", "ptxgen.formats", "ptxgen.kernels", "ptxgen.explain", "executor.base", "executor.gguf",
+        "ptxgen", "ptxgen.isa", "ptxgen.formats", "ptxgen.kernels", "ptxgen.gpus", "executor.base", "executor.gguf",
         "executor.text", "executor.device", "executor.memory", "executor.launch", "executor.choice", "executor.layers",
         "executor.measure",
     ),

@@ -19,8 +19,8 @@ from executor.device.gpu import GpuModel
 from executor.layers.batched import tiles
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
-from ptxgen.explain.gpus import GPUS, SoldGpu
 from ptxgen.formats import Format
+from ptxgen.gpus.gpu import GPUS, Gpu
 from ptxgen.kernels.gemm.block_grid import BlockGrid
 from ptxgen.kernels.gemm.f16_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
@@ -92,7 +92,8 @@ ROW: Final = 0.2e-7
 
 
 TENSOR: Final[Mapping[int, tuple[float, float]]] = {
-    75: (0.25, 0.25), 80: (0.5, 0.5), 86: (0.125, 0.25), 89: (0.25, 0.5), 90: (1.0, 1.0), 100: (1.0, 1.0), 120: (0.25, 0.5),
+    75: (0.25, 0.25), 80: (0.5, 0.5), 86: (0.125, 0.25), 87: (0.5, 0.5), 89: (0.25, 0.5), 90: (1.0, 1.0), 100: (1.0, 1.0),
+    103: (1.0, 0.0625), 110: (1.0, 1.0), 120: (0.25, 0.5), 121: (0.25, 0.5),
 }  # fmt: skip
 """f16 with f32 sums, and int8, of a multiprocessor as a share of an H100's `mma`: white papers of the generations; 86, 89 and
 120 as GeForce, whose f16 with f32 sums runs at half rate."""
@@ -102,7 +103,7 @@ TENSOR: Final[Mapping[int, tuple[float, float]]] = {
 class CostModel:
     """What products are expected to take on a GPU. target: what its kernels are for."""
 
-    gpu: SoldGpu
+    gpu: Gpu
     target: Target
 
     @classmethod
@@ -110,7 +111,7 @@ class CostModel:
         """Of the known GPU that a driver calls by this name; else of the one of its generation (or the next older) with the
         nearest number of multiprocessors: a guess, which decides nothing but the choice of kernels."""
         for gpu in GPUS.values():
-            if model.name in (gpu.product, f"NVIDIA {gpu.title}"):
+            if model.name == gpu.product:
                 return cls(gpu, target)
         sm = max((gpu.sm for gpu in GPUS.values() if gpu.sm <= target.sm), default=min(gpu.sm for gpu in GPUS.values()))
         like = (gpu for gpu in GPUS.values() if gpu.sm == sm)

@@ -68,10 +68,10 @@ class CudaDevice(OpenGpu, Device):
         cuda = driver()
         facts = GpuFacts.read(cuda, ordinal)
         super().__init__(cuda, facts)
-        self.product, self.gpu, self.target = facts.product, facts.gpu, facts.target
-        self.multiprocessors, self.clock_mhz, self.driver_version = facts.multiprocessors, facts.clock_mhz, facts.driver_version
+        self.product, self.gpu, self.target, self.card = facts.product, facts.gpu, facts.target, facts.card
+        self.driver_version = facts.driver_version
         self.reason = ""
-        self._modules = CudaModules(cuda, self._checked, self.name, facts.shared_bytes)
+        self._modules = CudaModules(cuda, self._checked, self.name, facts.card.multiprocessor.shared_bytes)
         self._staging: UploadStaging | None = None
         self._pages: Readback | None = None
         self._fetches: Fetches | None = None
@@ -101,8 +101,8 @@ class CudaDevice(OpenGpu, Device):
             "kind": self.kind,
             "gpu": str(self.gpu),
             "target": str(self.target),
-            "multiprocessors": self.multiprocessors,
-            "clock_mhz": self.clock_mhz,
+            "multiprocessors": self.card.multiprocessors,
+            "clock_mhz": self.card.clock_mhz,
             "memory_bytes": memory.total,
             "cuda_driver": f"{self.driver_version // 1000}.{self.driver_version % 1000 // 10}",
             "assembler": toolchain(),
@@ -218,7 +218,7 @@ class CudaDevice(OpenGpu, Device):
         self.enter("counting blocks")
         threads = block[0] * block[1] * block[2]
         answer = self._cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel.handle, threads, kernel.dynamic_shared)
-        return int(self._checked(answer, f"counting the blocks of {kernel.entry} that fit")) * self.multiprocessors
+        return int(self._checked(answer, f"counting the blocks of {kernel.entry} that fit")) * self.card.multiprocessors
 
     def unload(self, kernel: LoadedKernel) -> None:
         if self.failed:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from executor.base.errors import DeviceError
 from executor.device.cuda_context import checked, driver_message
+from ptxgen.gpus.gpu import Gpu, newest_for, of_line, of_product
+from ptxgen.gpus.multiprocessor import multiprocessor_of
 from ptxgen.target import FIRST_PTX, Target
 
 
@@ -30,16 +33,14 @@ def driver() -> Any:
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """What the driver says of a GPU. handle: the driver's; product: the maker's name, by which tuning tables go; shared_bytes:
-    the most shared memory of a multiprocessor; clock_mhz: the highest; gpu: what machine code is written for; target: what
-    text is emitted for, the newest known GPU up to that."""
+    """What the driver says of a GPU. handle: the driver's; product: the maker's name, by which tuning tables go; gpu: what
+    machine code is written for; target: what text is emitted for, the newest known GPU up to that; card: the GPU described,
+    with what the driver does not say from the table of known ones."""
 
     ordinal: int
     handle: Any
     product: str
-    multiprocessors: int
-    shared_bytes: int
-    clock_mhz: int
+    card: Gpu
     gpu: Target
     target: Target
     driver_version: int
@@ -63,15 +64,15 @@ class GpuFacts:
             return int(checked(cuda, answer, f"reading the attributes of GPU {ordinal}"))
 
         gpu = Target(attribute("COMPUTE_CAPABILITY_MAJOR") * 10 + attribute("COMPUTE_CAPABILITY_MINOR"))
+        target = _emission_target(_name(ordinal, product), gpu)
+        memory = int(checked(cuda, cuda.cuDeviceTotalMem(handle), f"reading the memory of GPU {ordinal}"))
         return cls(
             ordinal=ordinal,
             handle=handle,
             product=product,
-            multiprocessors=attribute("MULTIPROCESSOR_COUNT"),
-            shared_bytes=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
-            clock_mhz=attribute("CLOCK_RATE") // 1000,
+            card=_card(product, target, attribute, memory),
             gpu=gpu,
-            target=_emission_target(_name(ordinal, product), gpu),
+            target=target,
             driver_version=int(checked(cuda, cuda.cuDriverGetVersion(), "reading the driver's version")),
         )
 
@@ -80,6 +81,33 @@ def assembly_target(text: str, gpu: Target) -> Target:
     """What the assembler is asked for: the GPU, with the feature of it that the text says it uses."""
     named = re.search(r"^\.target (sm_\d+a)\b", text, re.MULTILINE)
     return gpu if named is None or Target.parse(named[1]).sm != gpu.sm else Target.parse(named[1])
+
+
+def _card(product: str, target: Target, attribute: Callable[[str], int], memory: int) -> Gpu:
+    """A GPU with so many bytes of memory. The bandwidth of one that is not known is that of its memory's bus and clock, at two
+    transfers a clock, where the driver says them."""
+    known = of_product(product)
+    like = known or newest_for(target)
+    bus = 2 * attribute("MEMORY_CLOCK_RATE") * attribute("GLOBAL_MEMORY_BUS_WIDTH") // 8_000_000
+    return replace(
+        known
+        or replace(like, name=product, title=product, product=product, bandwidth_gbps=bus or like.bandwidth_gbps, read_gbps=0),
+        sm=target.sm,
+        multiprocessors=attribute("MULTIPROCESSOR_COUNT"),
+        clock_mhz=attribute("CLOCK_RATE") // 1000,
+        memory_gb=round(memory / (1 << 30)),
+        l2_bytes=attribute("L2_CACHE_SIZE"),
+        source="the driver, and what it does not say: " + like.source,
+        multiprocessor=replace(
+            of_line(multiprocessor_of(target.sm), product),
+            threads=attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
+            blocks=attribute("MAX_BLOCKS_PER_MULTIPROCESSOR"),
+            registers=attribute("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+            shared_bytes=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+            shared_block_bytes=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+            shared_reserved_bytes=attribute("RESERVED_SHARED_MEMORY_PER_BLOCK"),
+        ),
+    )
 
 
 def _emission_target(name: str, gpu: Target) -> Target:

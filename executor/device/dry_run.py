@@ -4,6 +4,7 @@ and does on a GPU that need not be there. Weights are not read."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -14,6 +15,7 @@ from executor.device.gathers import PEERS, Gathers
 from executor.device.gpu import EMULATOR, GpuModel
 from executor.device.host_memory import HostMemory
 from executor.device.protocol import Device, Grid, LoadedKernel, Node, ReadInto
+from ptxgen.gpus.gpu import Gpu, newest_for, of_product
 from ptxgen.target import MAX_GRID, Target
 
 
@@ -68,17 +70,26 @@ class DryRunDevice(DryRunMemory):
 
     sanitize = False
 
-    def __init__(self, gpu: GpuModel, target: Target | None = None, ranks: int = 1, gathers: Gathers = PEERS) -> None:
+    def __init__(
+        self,
+        gpu: GpuModel,
+        target: Target | None = None,
+        ranks: int = 1,
+        gathers: Gathers = PEERS,
+        card: Gpu | None = None,
+    ) -> None:
         """gpu: which one it is; target: what kernels are emitted for, the GPU's own unless told otherwise; ranks, gathers: as
-        DryRunMemory."""
+        DryRunMemory; card: the GPU described, the known one of this name unless told otherwise."""
         super().__init__(ranks, gathers)
         self.gpu = gpu
         self.target = target or Target.parse(gpu.target)
+        known = card or of_product(gpu.name) or newest_for(self.target)
+        self.card = replace(known, multiprocessors=gpu.multiprocessors or known.multiprocessors)
 
     @classmethod
     def like(cls, device: Device) -> DryRunDevice:
         """One on which a model launches what it launches on this device."""
-        return cls(GpuModel.of(device), device.target, device.ranks, device.gathers)
+        return cls(GpuModel.of(device), device.target, device.ranks, device.gathers, device.card)
 
     @property
     def as_device(self) -> Device:

@@ -36,6 +36,7 @@ from executor.device.protocol import (
     ReadInto,
 )
 from ptxgen.emulator import MOST_BLOCKS, REDZONE, MemoryMap, Touched, compile_module, launch_overlapping, launch_together
+from ptxgen.gpus.gpu import newest_for
 from ptxgen.target import Target
 
 UNNAMED = "a buffer without a name"
@@ -64,6 +65,7 @@ class EmulatedDevice(HostMemory, Device):
         overlaps: bool = False,
     ) -> None:
         self.target = target or Target(90)
+        self.card = newest_for(self.target)
         super().__init__(f"emulator ({self.target}{', sanitizer' if sanitize else ''})")
         self.sanitize = sanitize
         self.seed = seed

@@ -16,6 +16,7 @@ from executor.device.allocations import Allocations, BorrowedMemory
 from executor.device.gathers import PEERS, Gathers
 from executor.device.owner import OwnerThread
 from executor.device.parameters import ParameterBlock
+from ptxgen.gpus.gpu import Gpu
 from ptxgen.target import Target
 
 Grid = tuple[int, int, int]
@@ -211,6 +212,8 @@ class KernelRunner(Protocol):
 
     target: Target
     """What kernels are emitted for."""
+    card: Gpu
+    """The GPU described, as kernels are chosen for it; of the emulator, one that runs code for its target."""
     wants_lines: bool
     """Whether text should carry `.loc` lines (the sanitiser names the author's line)."""
     sanitize: bool

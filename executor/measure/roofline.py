@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from executor.measure.profiler import Limit, TileLevel, TileProfiler
 from executor.measure.tile_summary import TileSum, summed
 from ptxgen.errors import ArgumentError, PtxGenError
-from ptxgen.explain.gpus import newest_for
 from ptxgen.extras import install
 from ptxgen.files import replacing
+from ptxgen.gpus.gpu import newest_for
 from ptxgen.isa.units import Unit
 from ptxgen.target import Target
 

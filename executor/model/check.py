@@ -21,7 +21,7 @@ from executor.model.recorded_step import DryModel
 from executor.model.row_steps import CHUNK
 from executor.model.spec import ModelSpec
 from executor.text.tokenizer import Tokenizer
-from ptxgen.explain.gpus import SoldGpu
+from ptxgen.gpus.gpu import Gpu
 from ptxgen.kernels.attention.paged_cache import TILE as PAGE_UNIT
 
 SAMPLE: Final = "a"
@@ -34,7 +34,7 @@ class CheckedModel:
     token ids can be used, or None."""
 
     spec: ModelSpec
-    gpu: SoldGpu
+    gpu: Gpu
     precision: str
     rows: Sequence[Explained]
     prompt_rows: int
@@ -65,7 +65,7 @@ class CheckedModel:
         }
 
 
-def check_model(file: GgufFile, gpu: SoldGpu, context: int | None = None, precision: str | None = None) -> CheckedModel:
+def check_model(file: GgufFile, gpu: Gpu, context: int | None = None, precision: str | None = None) -> CheckedModel:
     """The model in a file as this GPU would run it, with room for `context` tokens (default: as for loading).
 
     ModelError for a file that is not a good model or is not computed; OutOfMemory for more than the GPU has; ArgumentError for
@@ -101,7 +101,7 @@ def _no_text(file: GgufFile) -> str | None:
     return None
 
 
-def _too_large(file: GgufFile, memory: MemoryNeeded, gpu: SoldGpu, fits: int) -> OutOfMemory:
+def _too_large(file: GgufFile, memory: MemoryNeeded, gpu: Gpu, fits: int) -> OutOfMemory:
     there = memory_of(gpu)
     less = f"a context of about {fits} tokens would fit" if fits else "no context would fit"
     message = f"{file.path}: {gpu.title} has {there} bytes, and the model needs {memory}; {less}"

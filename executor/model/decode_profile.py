@@ -15,7 +15,7 @@ from executor.measure.bandwidth import bandwidth
 from executor.measure.profiler import Limit, TileProfiler
 from executor.model.decoder import Decoder
 from ptxgen.errors import ArgumentError
-from ptxgen.explain.gpus import newest_for
+from ptxgen.gpus.gpu import newest_for
 from ptxgen.isa.units import Unit
 
 WARM_UP: Final = 2

@@ -11,7 +11,7 @@ from executor.choice.thresholds import LAYER, READ_SHARE
 from executor.device.gpu import GpuModel
 from executor.model.explain import Explained
 from executor.model.spec import ModelSpec
-from ptxgen.explain.gpus import DEFAULT_GPU, SoldGpu, find_gpu, newest_for
+from ptxgen.gpus.gpu import DEFAULT_GPU, Gpu, find_gpu, newest_for
 from ptxgen.target import Target
 from ptxgen.types import F32
 
@@ -29,24 +29,24 @@ class Estimate:
     tokens_per_second: float
 
 
-def named_gpu(name: str | None) -> SoldGpu:
+def named_gpu(name: str | None) -> Gpu:
     """A GPU by its name (`l4`), or the fastest of a generation (`sm_89`). ArgumentError lists the known ones."""
     if name is None:
         return DEFAULT_GPU
     return newest_for(Target.parse(name)) if name.startswith("sm_") else find_gpu(name)
 
 
-def model_of(gpu: SoldGpu) -> GpuModel:
+def model_of(gpu: Gpu) -> GpuModel:
     """That GPU, as kernels are chosen for it."""
     return GpuModel(gpu.product or f"NVIDIA {gpu.title}", str(gpu.target), gpu.multiprocessors)
 
 
-def memory_of(gpu: SoldGpu) -> int:
+def memory_of(gpu: Gpu) -> int:
     """Bytes of its memory."""
     return gpu.memory_gb * GB
 
 
-def expected_speed(spec: ModelSpec, rows: Sequence[Explained], gpu: SoldGpu, depth: int) -> Estimate:
+def expected_speed(spec: ModelSpec, rows: Sequence[Explained], gpu: Gpu, depth: int) -> Estimate:
     """That of a token. rows: the model's matrices (explain.py); depth: tokens in the cache, which is f32."""
     weights = sum(row.matrix.nbytes * count for row in rows for _, count in row.matrix.roles)
     seen = [(block.mixer.k_dim + block.mixer.v_dim, min(depth, block.mixer.scores.window or depth)) for block in spec.blocks]
@@ -54,6 +54,6 @@ def expected_speed(spec: ModelSpec, rows: Sequence[Explained], gpu: SoldGpu, dep
     return Estimate(depth, weights, cache, 1 / expected_seconds(weights + cache, spec.layers, gpu))
 
 
-def expected_seconds(read_bytes: int, layers: int, gpu: SoldGpu) -> float:
+def expected_seconds(read_bytes: int, layers: int, gpu: Gpu) -> float:
     """Of a token: all is read once at most of the memory's bandwidth, and each layer takes a time in which nothing is read."""
     return read_bytes / (READ_SHARE * gpu.bandwidth_gbps * 1e9) + LAYER * layers

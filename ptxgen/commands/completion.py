@@ -64,7 +64,7 @@ def complete_targets(ctx: click.Context, param: click.Parameter, incomplete: str
 
 def complete_gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """GPUs by name."""
-    from ptxgen.explain.gpus import GPUS
+    from ptxgen.gpus.gpu import GPUS
 
     return [CompletionItem(gpu.name, help=gpu.title) for gpu in GPUS.values() if gpu.name.startswith(incomplete)]
 

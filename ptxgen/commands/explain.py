@@ -50,7 +50,7 @@ def explain_command(
     from ptxgen.commands.shapes import parse_shape
     from ptxgen.explain import report
     from ptxgen.explain.explanation import explain
-    from ptxgen.explain.gpus import DEFAULT_GPU, find_gpu, newest_for
+    from ptxgen.gpus.gpu import DEFAULT_GPU, find_gpu, newest_for
     from ptxgen.kernels.registry import find
 
     target = parse_target(target_name)

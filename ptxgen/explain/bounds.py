@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ptxgen.dsl.ir import Op
 from ptxgen.dsl.kernel_type import Work
 from ptxgen.dsl.launch_config import LaunchConfig
-from ptxgen.explain.gpus import SoldGpu
+from ptxgen.gpus.gpu import Gpu
 from ptxgen.isa.units import Unit, lane_bytes
 from ptxgen.target import WARP_SIZE
 
@@ -61,7 +61,7 @@ def mix(ops: Iterable[tuple[Op, int]], load_store_bytes: int) -> Mix:
     return Mix(ordered, moved[Unit.GLOBAL], moved[Unit.SHARED], clocks)
 
 
-def bounds(gpu: SoldGpu, launch: LaunchConfig, work: Work, whole: Mix, inner: Mix) -> tuple[Bound, ...]:
+def bounds(gpu: Gpu, launch: LaunchConfig, work: Work, whole: Mix, inner: Mix) -> tuple[Bound, ...]:
     """The bounds by unit, the tightest first. Loads are taken to be coalesced and free of bank conflicts, divisions to be one
     instruction, tensor instructions to cost an issue slot only: real kernels take longer."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
@@ -75,7 +75,7 @@ def bounds(gpu: SoldGpu, launch: LaunchConfig, work: Work, whole: Mix, inner: Mi
     return tuple(Bound(unit, of_pass.get(unit), time, time / longest if longest else 0.0) for unit, time in tightest_first)
 
 
-def _clocks(gpu: SoldGpu, mix: Mix) -> dict[str, float]:
+def _clocks(gpu: Gpu, mix: Mix) -> dict[str, float]:
     """Clocks of a multiprocessor for one warp, by unit."""
     sm = gpu.multiprocessor
     clocks = {ISSUE: mix.total / sm.issue, LOAD_STORE: mix.load_store_clocks}

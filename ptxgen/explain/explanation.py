@@ -11,10 +11,10 @@ from ptxgen.dsl.ir import Op, Remark
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError, Location, PtxGenError
 from ptxgen.explain.bounds import Bound, Mix, bounds, mix
-from ptxgen.explain.gpus import SoldGpu
 from ptxgen.explain.loops import NaturalLoop, executions, find_loops, innermost
-from ptxgen.explain.occupancy import Occupancy, occupancy
 from ptxgen.explain.sass import NoDisassembler, SassLine, disassemble
+from ptxgen.gpus.gpu import Gpu
+from ptxgen.gpus.occupancy import Occupancy, occupancy
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import Assembled, assemble, toolchain
 from ptxgen.toolchain.module import Emitted, emit
@@ -43,7 +43,7 @@ class Explanation:
     kernel type measured of itself (KernelType.accuracy)."""
 
     emitted: Emitted
-    gpu: SoldGpu
+    gpu: Gpu
     assembled: Assembled
     assembler: str
     sass: tuple[SassLine, ...]
@@ -131,7 +131,7 @@ class Explanation:
         return InnerLoop(min(numbers), max(numbers), loop.passes, loop.exact, per_pass, machine)
 
 
-def explain(kernel: KernelType, target: Target, gpu: SoldGpu) -> Explanation:
+def explain(kernel: KernelType, target: Target, gpu: Gpu) -> Explanation:
     """Write, assemble and take apart a kernel for `target` as it would run on `gpu`. Raises what writing and assembling raise,
     and ArgumentError where the GPU cannot run code for the target."""
     if gpu.sm < target.sm:

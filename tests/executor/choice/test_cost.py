@@ -17,8 +17,8 @@ from executor.choice.cost import COSTS, UNPACKING, CostModel
 from executor.device.gpu import GpuModel
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
-from ptxgen.explain.gpus import GPUS, SoldGpu
 from ptxgen.formats import ALL, FORMATS
+from ptxgen.gpus.gpu import GPUS, Gpu
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemm.wgmma_gemm import WgmmaGemm
 from ptxgen.kernels.registry import entries_of, find
@@ -65,7 +65,7 @@ def test_what_it_chooses_of_a_sweep_is_nearly_the_fastest_nine_times_of_ten(file
 
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=list(GPUS))
-def test_every_gpu_gets_a_kernel_that_runs_on_it(gpu: SoldGpu) -> None:
+def test_every_gpu_gets_a_kernel_that_runs_on_it(gpu: Gpu) -> None:
     profile = GpuProfile.for_gpu(
         GpuModel(f"NVIDIA {gpu.title} of a later year", str(gpu.target), gpu.multiprocessors), gpu.target
     )
@@ -80,7 +80,8 @@ def test_prompts_are_multiplied_by_tensor_cores_wherever_there_are_some(precisio
     for gpu, format in product(GPUS.values(), (FORMATS["Q5_K"], FORMATS["Q4_0"], FORMATS["IQ2_XS"])):
         found = CostModel(gpu, gpu.target).cheapest(format, 4096, 4096, 512, precision)
         assert found is not None
-        assert gpu.sm < 80 or type(found[0]) in COSTS
+        dot_is_as_fast = gpu.sm == 103  # whose int8 tensor units do 256 products a clock, as dp4a
+        assert gpu.sm < 80 or dot_is_as_fast or type(found[0]) in COSTS
 
 
 def test_formats_that_no_table_has_get_the_best_strategy_of_a_measured_gpu() -> None:

@@ -33,6 +33,7 @@ class FakeDriver:
     def __init__(self, gpus: int = 1, capability: tuple[int, int] = (9, 0), memory: int = 1 << 30) -> None:
         self.gpus = gpus
         self.capability = capability
+        self.product = "Fake GPU"
         self.free_bytes = self.total_bytes = memory
         self.shared_bytes = 228 * 1024
         self.live: Counter[str] = Counter()
@@ -75,16 +76,29 @@ class FakeDriver:
         return OK, ordinal
 
     def cuDeviceGetName(self, length: int, gpu: int) -> tuple[Any, bytes]:
-        return OK, b"Fake GPU".ljust(length, b"\0")
+        return OK, self.product.encode().ljust(length, b"\0")
 
     def cuDeviceGetAttribute(self, attribute: Any, gpu: int) -> tuple[Any, int]:
         a = self.CUdevice_attribute
         values = {
+            a.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: 132,
+            a.CU_DEVICE_ATTRIBUTE_CLOCK_RATE: 1_980_000,  # kHz, as the next
+            a.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: 1_000_000,
+            a.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: 4096,
+            a.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: 40 << 20,
+            a.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: 2048,
+            a.CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: 32,
+            a.CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR: 65536,
+            a.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: self.shared_bytes - 1024,
+            a.CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK: 1024,
             a.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: self.capability[0],
             a.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: self.capability[1],
             a.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: self.shared_bytes,
         }
-        return OK, values.get(attribute, 132)
+        return OK, values[attribute]
+
+    def cuDeviceTotalMem(self, gpu: int) -> tuple[Any, int]:
+        return OK, self.total_bytes
 
     def cuDriverGetVersion(self) -> tuple[Any, int]:
         return OK, 13000

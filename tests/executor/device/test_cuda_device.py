@@ -22,7 +22,9 @@ from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from executor.memory.peers import peer_addresses
 from ptxgen.errors import ArgumentError
+from ptxgen.gpus.gpu import GPUS
 from ptxgen.kernels.collective.all_gather import AllGather
+from ptxgen.target import Target
 from ptxgen.types import F32, U32
 from tests.executor.device.fake_driver import FakeDriver, R
 from tests.executor.launch.kernels import Alone, Scale, together_plan
@@ -159,9 +161,9 @@ def test_code_is_assembled_once_and_kept_on_disk(driver: FakeDriver) -> None:
 
 
 def test_a_gpu_between_two_known_ones_gets_text_for_the_older_and_code_for_itself(driver: FakeDriver) -> None:
-    driver.capability = (8, 7)
+    driver.capability = (8, 8)
     with CudaDevice() as device:
-        assert (str(device.target), str(device.gpu)) == ("sm_86", "sm_87")
+        assert (str(device.target), str(device.gpu)) == ("sm_87", "sm_88")
         image = device.compile(".version 7.1\n.target sm_86\n.address_size 64\n.visible .entry e()\n{\n    ret;\n}\n")
         assert image is not None
 
@@ -197,6 +199,21 @@ def test_a_gpu_that_is_too_old_is_refused(driver: FakeDriver) -> None:
     driver.capability = (7, 0)
     with pytest.raises(DeviceError, match="is sm_70; the oldest GPU supported is sm_75"):
         CudaDevice()
+
+
+def test_a_gpu_is_described_by_the_driver_and_what_that_does_not_say_by_the_table(driver: FakeDriver) -> None:
+    driver.capability, driver.product = (8, 9), "NVIDIA GeForce RTX 4091"
+    with CudaDevice() as device:
+        unknown = device.card
+    driver.product = "NVIDIA GeForce RTX 4090"
+    with CudaDevice() as device:
+        known = device.card
+    for card in (known, unknown):
+        assert (card.target, card.multiprocessors, card.clock_mhz, card.l2_bytes) == (Target(89), 132, 1980, 40 << 20)
+        assert (card.most_shared, card.multiprocessor.threads, card.memory_gb) == (227 * 1024, 2048, 1)
+        assert card.multiprocessor.mma == GPUS["rtx4090"].multiprocessor.mma
+    assert (known.name, known.bandwidth_gbps) == ("rtx4090", 1008)
+    assert (unknown.title, unknown.bandwidth_gbps) == ("NVIDIA GeForce RTX 4091", 1024)
 
 
 @pytest.mark.parametrize(("gpus", "words"), [(0, "no GPU"), (1, "one GPU, cuda:0"), (3, "3 GPUs, cuda:0 to cuda:2")])

@@ -11,10 +11,10 @@ import pytest
 
 from ptxgen.errors import PtxGenError
 from ptxgen.explain.explanation import Explanation, explain
-from ptxgen.explain.gpus import GPUS
 from ptxgen.explain.report import summary
 from ptxgen.explain.sass import disassemble, find_nvdisasm
 from ptxgen.extras import install
+from ptxgen.gpus.gpu import GPUS
 from ptxgen.kernels import registry
 from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.target import Target

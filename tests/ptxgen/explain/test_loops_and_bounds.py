@@ -7,14 +7,11 @@ import pytest
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Work
 from ptxgen.dsl.launch_config import LaunchConfig
-from ptxgen.errors import ArgumentError
 from ptxgen.explain.bounds import ISSUE, LOAD_STORE, MEMORY, READ_LIMIT, bounds, mix
-from ptxgen.explain.gpus import GPUS, MULTIPROCESSORS, find_gpu, newest_for
 from ptxgen.explain.loops import executions, find_loops, innermost
-from ptxgen.explain.occupancy import occupancy
+from ptxgen.gpus.gpu import GPUS
 from ptxgen.isa import instructions
 from ptxgen.isa.units import Unit
-from ptxgen.target import ALL, Target
 from ptxgen.types import F32
 from ptxgen.verify.cfg import graph
 from tests.ptxgen.dsl.writing import Body, verified
@@ -97,35 +94,3 @@ def test_bounds_are_work_over_rates() -> None:
     assert found[MEMORY].seconds == pytest.approx(1e-6)
     assert found[READ_LIMIT].share == 1.0
     assert LOAD_STORE not in found
-
-
-@pytest.mark.parametrize(
-    ("sm", "threads", "registers", "shared_bytes", "blocks", "limit"),
-    [  # as NVIDIA's occupancy calculator has them
-        (90, 256, 32, 0, 8, "threads"),
-        (90, 256, 64, 0, 4, "registers"),
-        (90, 128, 40, 0, 12, "registers"),
-        (90, 32, 16, 0, 32, "blocks"),
-        (86, 32, 16, 0, 16, "blocks"),
-        (90, 128, 32, 48 * 1024, 4, "shared memory"),
-        (75, 128, 32, 16 * 1024, 4, "shared memory"),
-        (89, 1024, 32, 0, 1, "threads"),
-    ],
-)
-def test_occupancy(sm: int, threads: int, registers: int, shared_bytes: int, blocks: int, limit: str) -> None:
-    found = occupancy(MULTIPROCESSORS[sm], threads, registers, shared_bytes)
-    assert (found.blocks, found.limit) == (blocks, limit)
-    assert found.warps == blocks * threads // 32
-
-
-def test_a_gpu_is_found_in_any_spelling_and_an_unknown_one_lists_the_known() -> None:
-    assert find_gpu("RTX 4090").multiprocessors == 128
-    with pytest.raises(ArgumentError, match=r"unknown GPU 'rtx4091'; did you mean rtx4090.*\? known: t4, a100"):
-        find_gpu("rtx4091")
-
-
-def test_every_target_has_a_gpu_that_runs_it() -> None:
-    for target in ALL:
-        assert newest_for(target).sm == target.sm
-    assert newest_for(Target(103)).sm == 120
-    assert all(gpu.sm in MULTIPROCESSORS and gpu.source for gpu in GPUS.values())

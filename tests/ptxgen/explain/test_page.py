@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from ptxgen.explain.explanation import explain
-from ptxgen.explain.gpus import GPUS
 from ptxgen.explain.page import render
 from ptxgen.explain.sass import find_nvdisasm
+from ptxgen.gpus.gpu import GPUS
 from ptxgen.kernels import registry
 from ptxgen.target import Target
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ptxgen.explain.gpus import Multiprocessor
+from ptxgen.gpus.multiprocessor import Multiprocessor
 from ptxgen.target import WARP_SIZE
 
 REGISTERS_OF_A_THREAD = 8  # registers of a thread are counted up to a multiple of this
