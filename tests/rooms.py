@@ -28,7 +28,7 @@ ARROWS: Final[Mapping[str, tuple[str, ...]]] = {
         "ptxgen", "ptxgen.emulator", "ptxgen.dsl", "ptxgen.toolchain", "ptxgen.formats", "ptxgen.kernels", "ptxgen.conformance",
         "ptxgen.gpus", "ptxgen.explain",
     ),
-    "executor.base": ("ptxgen", "ptxgen.formats"),
+    "executor.base": ("ptxgen", "ptxgen.gpus", "ptxgen.formats"),
     "executor.gguf": ("ptxgen", "executor.base"),
     "executor.text": ("ptxgen", "executor.base", "executor.gguf"),
     "executor.device": ("ptxgen", "ptxgen.gpus", "ptxgen.emulator", "ptxgen.dsl", "ptxgen.toolchain", "executor.base"),

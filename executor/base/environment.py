@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import platformdirs
 
@@ -16,12 +16,15 @@ from executor.base.environment_values import GATHERINGS as GATHERINGS
 from executor.base.environment_values import NCCL as NCCL
 from executor.base.environment_values import PEER as PEER
 from executor.base.environment_values import PRECISIONS as PRECISIONS
-from executor.base.environment_values import file, folder, gathering, key, number, precision, variant
+from executor.base.environment_values import file, folder, gathering, key, known_gpu, number, precision, variant
 from executor.base.environment_values import is_on as is_on
 from executor.base.environment_values import parse_variant as parse_variant
 from executor.base.environment_variable import FORMAT, EnvironmentVariable, format_ids, switch
 from executor.base.rules import RENAMED, RULES
 from ptxgen.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from ptxgen.gpus.gpu import Gpu
 
 PREFIX: Final = "PTXGEN_"
 FOR_TESTS: Final = "PTXGEN_TEST_"
@@ -171,6 +174,19 @@ class Settings:
                 lambda: None,
                 None,
                 gathering,
+            )
+        )
+    )
+    device_limits: Gpu | None = field(
+        metadata=_from(
+            EnvironmentVariable["Gpu | None"](
+                "PTXGEN_DEVICE_LIMITS",
+                "makes a larger GPU, or the emulator, run the kernels of this one within its limits",
+                "a known GPU, as `rtx-4090`; 0 for none",
+                "none",
+                lambda: None,
+                None,
+                known_gpu,
             )
         )
     )

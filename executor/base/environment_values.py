@@ -6,9 +6,12 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ptxgen.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from ptxgen.gpus.gpu import Gpu
 
 PRECISIONS: Final = ("accurate", "fast")
 PEER: Final = "peer"
@@ -53,6 +56,13 @@ def variant(text: str) -> str:
     """As parse_variant takes it."""
     parse_variant(text)
     return text
+
+
+def known_gpu(text: str) -> Gpu:
+    """As find_gpu takes it."""
+    from ptxgen.gpus.gpu import find_gpu  # late, so that the commands start quickly
+
+    return find_gpu(text)
 
 
 def gathering(text: str) -> str | int:

@@ -9,13 +9,14 @@ import click
 
 from executor.commands.session import AskedModel, context_option, model_argument, precision_option
 from ptxgen.commands import console
-from ptxgen.commands.options import FILE, parse_target, target_option, whole_numbers
+from ptxgen.commands.options import FILE, gpu_option, parse_target, target_option, whole_numbers
 from ptxgen.target import DEFAULT
 
 
 @click.command("bundle")
 @model_argument
 @target_option(str(DEFAULT))
+@gpu_option()
 @click.option("--batch", "batches", default="1", show_default=True, metavar="1,4,8", help="How many sequences at once.")
 @click.option("--cubin", is_flag=True, help="Add machine code for the target, so that nothing is compiled when it is loaded.")
 @context_option
@@ -24,6 +25,7 @@ from ptxgen.target import DEFAULT
 def bundle_command(
     asked: AskedModel,
     target_name: str | None,
+    gpu_name: str | None,
     batches: str,
     cubin: bool,
     context: int | None,
@@ -40,7 +42,7 @@ def bundle_command(
     """
     from executor.bundle.write import write_bundle
 
-    target = parse_target(target_name) or DEFAULT
+    target = parse_target(target_name, gpu_name) or DEFAULT
     sizes = whole_numbers("--batch", batches, "numbers of sequences", "1,4,8", low=1)
     with console.progress() as report:
         write_bundle(

@@ -10,8 +10,7 @@ from click.exceptions import Exit
 
 from executor.commands.session import AskedModel, context_option, model_argument, precision_option
 from ptxgen.commands import console
-from ptxgen.commands.completion import complete_gpus
-from ptxgen.commands.options import json_option
+from ptxgen.commands.options import gpu_option, json_option
 from ptxgen.commands.start import FAILED
 
 if TYPE_CHECKING:
@@ -22,12 +21,8 @@ GB: Final = 1e9
 
 @click.command("check")
 @model_argument
-@click.option(
-    "--gpu",
-    "gpu_name",
-    metavar="GPU",
-    help="The GPU to run on: l4, rtx4090, ..., or sm_89 for the fastest of a generation (default: h200). It need not be there.",
-    shell_complete=complete_gpus,
+@gpu_option(
+    "The GPU to run on: l4, rtx4090, ..., or sm_89 for the fastest of a generation (default: h200). It need not be there."
 )
 @context_option
 @precision_option

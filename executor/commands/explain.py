@@ -19,7 +19,7 @@ from executor.commands.session import (
     precision_option,
 )
 from ptxgen.commands import console
-from ptxgen.commands.options import json_option
+from ptxgen.commands.options import gpu_option, json_option
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ LAYERS: Final = 12
 @model_argument
 @device_option
 @devices_option
+@gpu_option("Instead of a device: l4, rtx4090, ..., which need not be there.")
 @precision_option
 @click.option(
     "--sequences",
@@ -54,6 +55,7 @@ def explain_command(
     asked: AskedModel,
     device: str,
     devices: Sequence[str] | None,
+    gpu_name: str | None,
     precision: str | None,
     sequences: int | None,
     prompt: int | None,
@@ -79,6 +81,7 @@ def explain_command(
     from executor.gguf.gguf_file import GgufFile
     from executor.launch.recorded import folded
     from executor.model.context import chosen_context
+    from executor.model.expected_speed import named_gpu
     from executor.model.explain import explain, kept_from_persistent
     from executor.model.model_file import read_spec
     from executor.model.recorded_step import DryModel
@@ -87,13 +90,19 @@ def explain_command(
 
     if devices is not None and device != "auto":
         raise ArgumentError(f"--device names {device}, and --devices {', '.join(devices)}; leave one of the two out")
+    if gpu_name is not None and (device != "auto" or devices is not None):
+        raise ArgumentError(f"--gpu {gpu_name} is in the place of --device and --devices; leave one of them out")
     if sequences is not None and prompt is not None:
         raise ArgumentError("--sequences and --prompt are of two kinds of steps; leave one of the two out")
     if kv_type != "f32" and sequences is None:
         raise ArgumentError("--kv-type is of --sequences: a sequence alone and its prompt have f32")
-    with open_device(device) if devices is None else open_devices(devices) as opened:
-        profile, dry = GpuProfile.for_device(opened), DryRunDevice.like(opened)
-        name, reason = opened.name, opened.reason
+    if gpu_name is not None:
+        dry = DryRunDevice.of(named_gpu(gpu_name))
+        name, reason = dry.card.title, "asked for; it need not be there"
+    else:
+        with open_device(device) if devices is None else open_devices(devices) as opened:
+            dry, name, reason = DryRunDevice.like(opened), opened.name, opened.reason
+    profile = GpuProfile.for_device(dry.as_device)
     gathers = str(dry.gathers) if dry.ranks > 1 else None
     grid = None if gathers else choose_persistent(profile, dry.target, dry.gpu.multiprocessors)
     if precision is not None:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
+from executor.base.environment import settings
 from executor.base.errors import DeviceError, NoPeerAccess
 from executor.device.cuda_context import driver_message
 from executor.device.cuda_event import CudaEvent
@@ -40,6 +41,7 @@ from executor.device.protocol import (
     copying,
 )
 from executor.device.sharing import CudaSharing
+from ptxgen.gpus.occupancy import occupancy
 from ptxgen.toolchain.assemble import UnsupportedTarget, assemble, toolchain
 
 STAGED_FROM = (64 << 10) + 1
@@ -66,12 +68,12 @@ class CudaDevice(OpenGpu, Device):
     def __init__(self, ordinal: int = 0, stream: object | None = None) -> None:
         _close_dropped()
         cuda = driver()
-        facts = GpuFacts.read(cuda, ordinal)
+        facts = GpuFacts.read(cuda, ordinal, settings().device_limits)
         super().__init__(cuda, facts)
-        self.product, self.gpu, self.target, self.card = facts.product, facts.gpu, facts.target, facts.card
+        self.whole, self.card, self.code_target, self.target = facts.whole, facts.card, facts.gpu, facts.target
         self.driver_version = facts.driver_version
         self.reason = ""
-        self._modules = CudaModules(cuda, self._checked, self.name, facts.card.multiprocessor.shared_bytes)
+        self._modules = CudaModules(cuda, self._checked, self.name, self.whole, self.card)
         self._staging: UploadStaging | None = None
         self._pages: Readback | None = None
         self._fetches: Fetches | None = None
@@ -87,7 +89,12 @@ class CudaDevice(OpenGpu, Device):
 
     @property
     def build(self) -> str:
-        return f"{self.gpu} {toolchain()} driver {self.driver_version}"
+        return f"{self.code_target} {toolchain()} driver {self.driver_version}"
+
+    @property
+    def limited(self) -> bool:
+        """Whether it has the limits of another GPU (PTXGEN_DEVICE_LIMITS)."""
+        return self.card is not self.whole
 
     @property
     def sharing(self) -> CudaSharing:
@@ -97,12 +104,12 @@ class CudaDevice(OpenGpu, Device):
         memory = self.memory()
         return {
             "name": self.name,
-            "product": self.product,
+            "product": self.card.product,
             "kind": self.kind,
-            "gpu": str(self.gpu),
+            "gpu": str(self.target if self.limited else self.code_target),
             "target": str(self.target),
             "multiprocessors": self.card.multiprocessors,
-            "clock_mhz": self.card.clock_mhz,
+            "clock_mhz": self.whole.clock_mhz,
             "memory_bytes": memory.total,
             "cuda_driver": f"{self.driver_version // 1000}.{self.driver_version % 1000 // 10}",
             "assembler": toolchain(),
@@ -196,7 +203,7 @@ class CudaDevice(OpenGpu, Device):
     def compile(self, text: str) -> bytes | None:
         """Machine code from nvJitLink, or None if it does not know this GPU: then `load` has the driver compile the text."""
         try:
-            return assemble(text, assembly_target(text, self.gpu)).cubin
+            return assemble(text, assembly_target(text, self.code_target)).cubin
         except UnsupportedTarget as error:
             _log.info("%s: %s; the driver compiles instead", self.name, error)
             return None
@@ -218,7 +225,11 @@ class CudaDevice(OpenGpu, Device):
         self.enter("counting blocks")
         threads = block[0] * block[1] * block[2]
         answer = self._cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel.handle, threads, kernel.dynamic_shared)
-        return int(self._checked(answer, f"counting the blocks of {kernel.entry} that fit")) * self.card.multiprocessors
+        room = int(self._checked(answer, f"counting the blocks of {kernel.entry} that fit"))
+        if self.limited:
+            shared = kernel.shared_bytes + kernel.dynamic_shared
+            room = min(room, occupancy(self.card.multiprocessor, threads, kernel.registers, shared).blocks)
+        return room * min(self.whole.multiprocessors, self.card.multiprocessors)
 
     def unload(self, kernel: LoadedKernel) -> None:
         if self.failed:

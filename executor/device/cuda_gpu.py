@@ -10,6 +10,7 @@ from typing import Any
 
 from executor.base.errors import DeviceError
 from executor.device.cuda_context import checked, driver_message
+from executor.device.limits import limited
 from ptxgen.gpus.gpu import Gpu, newest_for, of_line, of_product
 from ptxgen.gpus.multiprocessor import multiprocessor_of
 from ptxgen.target import FIRST_PTX, Target
@@ -33,13 +34,13 @@ def driver() -> Any:
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """What the driver says of a GPU. handle: the driver's; product: the maker's name, by which tuning tables go; gpu: what
-    machine code is written for; target: what text is emitted for, the newest known GPU up to that; card: the GPU described,
-    with what the driver does not say from the table of known ones."""
+    """What the driver says of a GPU. handle: the driver's; whole: the GPU described, with
+    what the driver does not say from the table of known ones; card: as kernels are chosen for it, within the limits that it was
+    given; gpu: what machine code is written for; target: what text is emitted for."""
 
     ordinal: int
     handle: Any
-    product: str
+    whole: Gpu
     card: Gpu
     gpu: Target
     target: Target
@@ -48,11 +49,12 @@ class GpuFacts:
     @property
     def name(self) -> str:
         """How the device is called in messages."""
-        return _name(self.ordinal, self.product)
+        return _name(self.ordinal, self.card.product)
 
     @classmethod
-    def read(cls, cuda: Any, ordinal: int) -> GpuFacts:
-        """Of GPU number `ordinal`; `cuda` is cuda.bindings.driver. DeviceError if it is not there, or older than any known."""
+    def read(cls, cuda: Any, ordinal: int, limits: Gpu | None = None) -> GpuFacts:
+        """Of GPU number `ordinal`, with the limits of another one if there are any; `cuda` is cuda.bindings.driver. DeviceError
+        if it is not there, or older than any known; ArgumentError as `limited`."""
         count = int(checked(cuda, cuda.cuDeviceGetCount(), "counting GPUs"))
         if not 0 <= ordinal < count:
             raise DeviceError(f"there is no cuda:{ordinal}; the driver shows {_gpus(count)}")
@@ -66,13 +68,15 @@ class GpuFacts:
         gpu = Target(attribute("COMPUTE_CAPABILITY_MAJOR") * 10 + attribute("COMPUTE_CAPABILITY_MINOR"))
         target = _emission_target(_name(ordinal, product), gpu)
         memory = int(checked(cuda, cuda.cuDeviceTotalMem(handle), f"reading the memory of GPU {ordinal}"))
+        whole = _described(product, target, attribute, memory)
+        card = whole if limits is None else limited(whole, limits)
         return cls(
             ordinal=ordinal,
             handle=handle,
-            product=product,
-            card=_card(product, target, attribute, memory),
+            whole=whole,
+            card=card,
             gpu=gpu,
-            target=target,
+            target=card.target,
             driver_version=int(checked(cuda, cuda.cuDriverGetVersion(), "reading the driver's version")),
         )
 
@@ -83,7 +87,7 @@ def assembly_target(text: str, gpu: Target) -> Target:
     return gpu if named is None or Target.parse(named[1]).sm != gpu.sm else Target.parse(named[1])
 
 
-def _card(product: str, target: Target, attribute: Callable[[str], int], memory: int) -> Gpu:
+def _described(product: str, target: Target, attribute: Callable[[str], int], memory: int) -> Gpu:
     """A GPU with so many bytes of memory. The bandwidth of one that is not known is that of its memory's bus and clock, at two
     transfers a clock, where the driver says them."""
     known = of_product(product)

@@ -9,7 +9,9 @@ from typing import Any
 from executor.base.errors import DeviceError
 from executor.device.cuda_context import driver_message
 from executor.device.cuda_event import Check
+from executor.device.limits import require_shared
 from executor.device.protocol import LoadedKernel
+from ptxgen.gpus.gpu import Gpu
 
 JIT_LOG_BYTES = 16384
 
@@ -18,14 +20,13 @@ _log = logging.getLogger(__name__)
 
 class CudaModules:
     """The modules of one device. `cuda` is cuda.bindings.driver; `check` takes a driver's answer and what was being done, and
-    gives the values or raises; `shared_bytes`: the most shared memory of a multiprocessor. The device's context must be the
-    current one."""
+    gives the values or raises; `whole`, `card`: as of GpuFacts. The device's context must be the current one."""
 
-    def __init__(self, cuda: Any, check: Check, name: str, shared_bytes: int) -> None:
+    def __init__(self, cuda: Any, check: Check, name: str, whole: Gpu, card: Gpu) -> None:
         self._cuda = cuda
         self._check = check
         self._name = name
-        self._shared_bytes = shared_bytes
+        self._whole, self._card = whole, card
         self._modules: list[Any] = []
 
     def load(
@@ -41,7 +42,7 @@ class CudaModules:
         self._modules.append(module)
         try:
             kernel = self._kernel(module, entry, dynamic_shared, cooperative)
-            if 0 < shared_room <= self._shared_bytes:  # of a smaller GPU there would be no L1 cache left
+            if 0 < shared_room <= self._card.multiprocessor.shared_bytes:  # of a smaller GPU there would be no L1 cache left
                 self._keep_room(kernel, shared_room)
             return kernel
         except BaseException:
@@ -67,20 +68,22 @@ class CudaModules:
     def _kernel(self, module: Any, entry: str, dynamic_shared: int, cooperative: bool) -> LoadedKernel:
         function = self._check(self._cuda.cuModuleGetFunction(module, entry.encode()), f"finding entry {entry}")
         attributes = self._cuda.CUfunction_attribute
-        if dynamic_shared:
-            most = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            answer = self._cuda.cuFuncSetAttribute(function, most, dynamic_shared)
-            self._check(answer, f"letting {entry} have {dynamic_shared} bytes of shared memory")
 
         def figure(attribute: Any) -> int:
             answer = self._cuda.cuFuncGetAttribute(attribute, function)
             return int(self._check(answer, f"reading the figures of {entry}"))
 
+        shared_bytes = figure(attributes.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+        require_shared(self._name, self._card, entry, shared_bytes + dynamic_shared)
+        if dynamic_shared:
+            most = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            answer = self._cuda.cuFuncSetAttribute(function, most, dynamic_shared)
+            self._check(answer, f"letting {entry} have {dynamic_shared} bytes of shared memory")
         return LoadedKernel(
             entry=entry,
             handle=function,
             module=module,
-            shared_bytes=figure(attributes.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES),
+            shared_bytes=shared_bytes,
             local_bytes=figure(attributes.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES),
             registers=figure(attributes.CU_FUNC_ATTRIBUTE_NUM_REGS),
             dynamic_shared=dynamic_shared,
@@ -90,7 +93,7 @@ class CudaModules:
     def _keep_room(self, kernel: LoadedKernel, nbytes: int) -> None:
         """Ask for a share of the memory of a multiprocessor that has so many bytes for shared memory."""
         share = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-        percent = -(-100 * nbytes // self._shared_bytes)
+        percent = -(-100 * nbytes // self._whole.multiprocessor.shared_bytes)
         answer = self._cuda.cuFuncSetAttribute(kernel.handle, share, percent)
         self._check(answer, f"asking for {percent} % of shared memory for {kernel.entry}")
 

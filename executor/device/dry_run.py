@@ -82,9 +82,14 @@ class DryRunDevice(DryRunMemory):
         DryRunMemory; card: the GPU described, the known one of this name unless told otherwise."""
         super().__init__(ranks, gathers)
         self.gpu = gpu
-        self.target = target or Target.parse(gpu.target)
-        known = card or of_product(gpu.name) or newest_for(self.target)
-        self.card = replace(known, multiprocessors=gpu.multiprocessors or known.multiprocessors)
+        self.code_target = self.target = target or Target.parse(gpu.target)
+        known = of_product(gpu.name) or newest_for(self.target)
+        self.card = card or replace(known, multiprocessors=gpu.multiprocessors or known.multiprocessors)
+
+    @classmethod
+    def of(cls, card: Gpu) -> DryRunDevice:
+        """One of a known GPU."""
+        return cls(GpuModel(card.product, str(card.target), card.multiprocessors), card=card)
 
     @classmethod
     def like(cls, device: Device) -> DryRunDevice:

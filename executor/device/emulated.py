@@ -3,9 +3,7 @@ ptxgen.emulator's."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -21,7 +19,8 @@ from executor.base.environment import settings
 from executor.base.errors import DeviceError, SanitizerError
 from executor.device.allocations import ALIGNMENT, BorrowedMemory
 from executor.device.emulated_launch import EmulatedLaunch, Overlapping, overlapping
-from executor.device.host_memory import HostMemory
+from executor.device.host_memory import HostMemory, cpu_name, host_bytes
+from executor.device.limits import require_shared
 from executor.device.parameters import ArrayArgument, ParameterBlock
 from executor.device.protocol import (
     Device,
@@ -36,7 +35,8 @@ from executor.device.protocol import (
     ReadInto,
 )
 from ptxgen.emulator import MOST_BLOCKS, REDZONE, MemoryMap, Touched, compile_module, launch_overlapping, launch_together
-from ptxgen.gpus.gpu import newest_for
+from ptxgen.gpus.gpu import Gpu, newest_for
+from ptxgen.gpus.occupancy import occupancy
 from ptxgen.target import Target
 
 UNNAMED = "a buffer without a name"
@@ -45,7 +45,8 @@ UNNAMED = "a buffer without a name"
 class EmulatedDevice(HostMemory, Device):
     """PTX on the CPU. See protocol.Device.
 
-    target: what text is emitted for; sm_90 by default, so that the emulator runs the very text of a current GPU.
+    target: what text is emitted for; by default that of `card`, the GPU whose limits count (default: the environment's, else
+    one of sm_90, so that the emulator runs the very text of a current GPU).
     sanitize: check every access; findings of a launch raise SanitizerError. workers: threads (default: the
     environment's). seed: shuffles the order in which warps run. seconds: how long a launch may take (default: the
     environment's, which is as long as it takes unless it says so: launches of a model are slow here, and end). overlaps: the
@@ -63,10 +64,13 @@ class EmulatedDevice(HostMemory, Device):
         seed: int | None = None,
         seconds: float | None = None,
         overlaps: bool = False,
+        card: Gpu | None = None,
     ) -> None:
-        self.target = target or Target(90)
-        self.card = newest_for(self.target)
-        super().__init__(f"emulator ({self.target}{', sanitizer' if sanitize else ''})")
+        limits = card or (settings().device_limits if target is None else None)
+        self.card = limits or newest_for(target or Target(90))
+        self.code_target = self.target = target or self.card.target
+        what = [limits.title] if limits else []
+        super().__init__(f"emulator ({', '.join([*what, str(self.target), *(['sanitizer'] if sanitize else [])])})")
         self.sanitize = sanitize
         self.seed = seed
         self.overlaps = overlaps
@@ -92,7 +96,7 @@ class EmulatedDevice(HostMemory, Device):
             "name": self.name,
             "kind": self.kind,
             "target": str(self.target),
-            "cpu": _cpu(),
+            "cpu": cpu_name(),
             "workers": self.workers,
             "memory_bytes": self.memory().total,
             "llvmlite": version("llvmlite"),
@@ -128,7 +132,7 @@ class EmulatedDevice(HostMemory, Device):
     def alloc_read_only(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
         pointer = self.alloc(nbytes, name)
         try:
-            read(0, _bytes_at(pointer, nbytes))
+            read(0, host_bytes(pointer, nbytes))
         except BaseException:
             self.free(pointer)
             raise
@@ -149,7 +153,7 @@ class EmulatedDevice(HostMemory, Device):
             if keeper.read_only if isinstance(keeper, BorrowedMemory) else not keeper.flags.writeable:
                 raise DeviceError(f"{self.name}: cannot {doing} {nbytes} bytes at {pointer:#x}, which is read-only")
             self.mark_written(base, pointer, nbytes)
-        return _bytes_at(pointer, nbytes)
+        return host_bytes(pointer, nbytes)
 
     def compile(self, text: str) -> bytes | None:
         return None
@@ -160,13 +164,16 @@ class EmulatedDevice(HostMemory, Device):
     ) -> tuple[LoadedKernel, bool]:  # fmt: skip
         self.enter("loading a kernel")
         kernel = compile_module(text, sanitize=self.sanitize, cache_dir=cache_dir).kernel(entry)
+        require_shared(self.name, self.card, entry, kernel.shared_bytes + dynamic_shared)
         loaded = LoadedKernel(
             entry, kernel, shared_bytes=kernel.shared_bytes, dynamic_shared=dynamic_shared, cooperative=cooperative
         )
         return loaded, kernel.from_cache
 
     def most_blocks(self, kernel: LoadedKernel, block: Grid) -> int:
-        return MOST_BLOCKS
+        shared = kernel.shared_bytes + kernel.dynamic_shared
+        fitting = occupancy(self.card.multiprocessor, block[0] * block[1] * block[2], kernel.registers, shared)
+        return min(MOST_BLOCKS, fitting.blocks * self.card.multiprocessors)
 
     def unload(self, kernel: LoadedKernel) -> None:
         self.enter("unloading a kernel")  # its code goes with the last reference
@@ -377,11 +384,6 @@ class EmulatorSharing(MemorySharing):
         pass
 
 
-def _bytes_at(pointer: int, nbytes: int) -> NDArray[np.uint8]:
-    """Memory of the host as an array, which does not keep it."""
-    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(pointer))
-
-
 @dataclass(frozen=True)
 class _Fetched(Fetch):
     device: EmulatedDevice
@@ -391,11 +393,3 @@ class _Fetched(Fetch):
         self.device.enter("waiting for a copy")
         self.device.waits += 1
         return self.array
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
 from abc import abstractmethod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,3 +72,17 @@ class HostMemory(DeviceMemory):
         if self.closed:
             raise DeviceError(f"{self.name} is closed; {doing} needs an open device")
         self.owner.check(doing, immediate=immediate)
+
+
+def host_bytes(pointer: int, nbytes: int) -> NDArray[np.uint8]:
+    """Memory of the host as an array, which does not keep it."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(pointer))
+
+
+def cpu_name() -> str:
+    """What the processor calls itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())

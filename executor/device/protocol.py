@@ -212,6 +212,8 @@ class KernelRunner(Protocol):
 
     target: Target
     """What kernels are emitted for."""
+    code_target: Target
+    """What machine code must be for."""
     card: Gpu
     """The GPU described, as kernels are chosen for it; of the emulator, one that runs code for its target."""
     wants_lines: bool

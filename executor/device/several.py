@@ -63,7 +63,8 @@ class SeveralDevices(DeviceGroup, Device):
         self.frees = 0
         self.waits = 0
         self.reason = ""
-        self.target, self.card, self.wants_lines, self.sanitize = first.target, first.card, first.wants_lines, first.sanitize
+        self.target, self.code_target, self.card = first.target, first.code_target, first.card
+        self.wants_lines, self.sanitize = first.wants_lines, first.sanitize
         self.allocations = Allocations(self.name)
         self._next = FIRST_ADDRESS
         self.gathers = choose(devices, gathers)

@@ -182,7 +182,7 @@ class Modules:
     def _from_bundle(self, packed: Packed) -> tuple[LoadedKernel, str] | None:
         """The bundle's machine code, None if there is none for this device."""
         device, bundle = self.device, self.bundle
-        if bundle is None or packed.cubin is None or device.kind != "cuda" or not bundle.has_code_for(device.target):
+        if bundle is None or packed.cubin is None or device.kind != "cuda" or not bundle.has_code_for(device.code_target):
             return None
         loaded, _ = device.load(packed.text, packed.entry, packed.cubin, None, *packed.launched)
         self.counts.bundle_hits += 1

@@ -12,7 +12,7 @@ from executor.choice.choice import GpuProfile
 from executor.device.dry_run import DryRunDevice
 from executor.gguf.gguf_file import GgufFile
 from executor.model.context import chosen_context, longest_that_fits
-from executor.model.expected_speed import Estimate, expected_speed, memory_of, model_of
+from executor.model.expected_speed import Estimate, expected_speed, memory_of
 from executor.model.explain import Explained, explain
 from executor.model.kernel_limits import named_by_key, runnable_spec
 from executor.model.memory_needed import MemoryNeeded, memory_needed
@@ -73,7 +73,7 @@ def check_model(file: GgufFile, gpu: Gpu, context: int | None = None, precision:
     spec = runnable_spec(file)
     no_text = _no_text(file)
     context = chosen_context(spec, context)
-    device = DryRunDevice(model_of(gpu))
+    device = DryRunDevice.of(gpu)
     profile = GpuProfile.for_device(device.as_device)
     profile = profile if precision is None else replace(profile, precision=precision)
     prompt = prompt_steps(context, CHUNK)[-1] if context % PAGE_UNIT == 0 else 1

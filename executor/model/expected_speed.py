@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from executor.choice.thresholds import LAYER, READ_SHARE
-from executor.device.gpu import GpuModel
 from executor.model.explain import Explained
 from executor.model.spec import ModelSpec
 from ptxgen.gpus.gpu import DEFAULT_GPU, Gpu, find_gpu, newest_for
@@ -34,11 +33,6 @@ def named_gpu(name: str | None) -> Gpu:
     if name is None:
         return DEFAULT_GPU
     return newest_for(Target.parse(name)) if name.startswith("sm_") else find_gpu(name)
-
-
-def model_of(gpu: Gpu) -> GpuModel:
-    """That GPU, as kernels are chosen for it."""
-    return GpuModel(gpu.product or f"NVIDIA {gpu.title}", str(gpu.target), gpu.multiprocessors)
 
 
 def memory_of(gpu: Gpu) -> int:

@@ -16,7 +16,7 @@ import click
 
 from ptxgen.commands import console
 from ptxgen.commands.completion import complete_kernels, complete_settings, complete_targets
-from ptxgen.commands.options import FILE, TARGETS, json_option, parse_target, set_option, target_option
+from ptxgen.commands.options import FILE, TARGETS, gpu_option, json_option, parse_target, set_option, target_option
 from ptxgen.commands.start import FAILED
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.files import replacing
@@ -79,9 +79,12 @@ def list_command(patterns: tuple[str, ...], as_json: bool) -> None:
 @click.argument("name", shell_complete=complete_kernels)
 @set_option
 @target_option("the oldest that the kernel is for")
+@gpu_option()
 @click.option("--lines", is_flag=True, help="Name the Python line of every instruction (.loc), for debuggers and sanitisers.")
 @click.option("-o", "--output", type=FILE, help="Write FILE, and what a launch needs to FILE's name in .json.")
-def emit_command(name: str, settings: tuple[str, ...], target_name: str | None, lines: bool, output: Path | None) -> None:
+def emit_command(
+    name: str, settings: tuple[str, ...], target_name: str | None, gpu_name: str | None, lines: bool, output: Path | None
+) -> None:
     """Write the PTX of one kernel to stdout or to a file. No GPU is needed.
 
     \b
@@ -93,7 +96,7 @@ def emit_command(name: str, settings: tuple[str, ...], target_name: str | None, 
     from ptxgen.kernels.registry import find
     from ptxgen.toolchain.module import emit
 
-    target = parse_target(target_name)
+    target = parse_target(target_name, gpu_name)
     entry = find(name)
     if output is not None and output.suffix == ".json":
         raise ArgumentError(f"{output} would hold both the PTX and what a launch needs; name it .ptx")
@@ -127,6 +130,7 @@ def emit_command(name: str, settings: tuple[str, ...], target_name: str | None, 
     shell_complete=complete_targets,
     help=f"GPU target, or `all` that a kernel is for (default: its oldest); may be repeated. Targets: {TARGETS}",
 )
+@gpu_option("A GPU, whose target is checked, too: l4, rtx4090, ...; may be repeated.", multiple=True)
 @json_option()
 @click.pass_context
 def check_command(
@@ -135,6 +139,7 @@ def check_command(
     settings: tuple[str, ...],
     models: bool,
     target_names: tuple[str, ...],
+    gpu_name: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Verify and assemble kernels (all, or the named ones) and report the registers, spills, shared memory and machine code
@@ -147,8 +152,9 @@ def check_command(
     Examples:
       ptxgen check --target all
       ptxgen check q4k_gemv --set k=4096 --set n=4096 --target sm_90
-      ptxgen check batched_hw_dp4a_q4k_gemv --models --target sm_90 --target sm_120
+      ptxgen check batched_hw_dp4a_q4k_gemv --models --target sm_90 --gpu rtx4090
     """
+    from ptxgen.gpus.gpu import find_gpu
     from ptxgen.kernels.registry import entries, find
 
     if models and settings:
@@ -156,6 +162,7 @@ def check_command(
     if not names:
         name_broken()
     named = dict.fromkeys(Target.parse(name) for name in target_names if name != "all")
+    named |= dict.fromkeys(find_gpu(name).target for name in gpu_name)
     everywhere = "all" in target_names
     chosen = [find(name) for name in names] or list(entries().values())
     kernels = [kernel for entry in chosen for kernel in _kernels(entry, settings, models)]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ptxgen.commands import console
-from ptxgen.commands.completion import complete_gpus, complete_kernels
-from ptxgen.commands.options import FILE, json_option, parse_target, set_option, target_option
+from ptxgen.commands.completion import complete_kernels
+from ptxgen.commands.options import FILE, gpu_option, json_option, parse_target, set_option, target_option
 from ptxgen.files import replacing
 
 if TYPE_CHECKING:
@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 @click.argument("name", shell_complete=complete_kernels)
 @set_option
 @target_option("the GPU's own")
-@click.option(
-    "gpu_name",
-    "--gpu",
-    help="GPU whose figures count (default h200, or one of the target's generation): l4, rtx4090, ...",
-    shell_complete=complete_gpus,
-)
+@gpu_option("GPU whose figures count (default h200, or one of the target's generation): l4, rtx4090, ...")
 @click.option("page", "--html", type=FILE, help="Write a page with Python, PTX and, with nvdisasm, SASS side by side.")
 @click.option("--listing/--no-listing", default=True, help="Print the PTX under the Python lines that wrote it (default: yes).")
 @json_option()

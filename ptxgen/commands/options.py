@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from ptxgen.commands.completion import complete_settings, complete_targets
+from ptxgen.commands.completion import complete_gpus, complete_settings, complete_targets
 from ptxgen.errors import ArgumentError
 from ptxgen.target import ALL, Target
 
@@ -39,8 +39,19 @@ def target_option(default: str) -> Callable[[Command], Command]:
     return click.option("target_name", "--target", help=help, shell_complete=complete_targets)
 
 
-def parse_target(name: str | None) -> Target | None:
-    """The target of this name, None of none. ArgumentError lists the known ones."""
+def gpu_option(help: str = "A GPU, whose target counts: l4, rtx4090, ...", **options: Any) -> Callable[[Command], Command]:
+    """Decorator: the option --gpu, as `gpu_name`, None where it is not given."""
+    return click.option("gpu_name", "--gpu", metavar="GPU", help=help, shell_complete=complete_gpus, **options)
+
+
+def parse_target(name: str | None, gpu_name: str | None = None) -> Target | None:
+    """The target of this name, or of the GPU of that name, None of none. ArgumentError lists the known ones."""
+    from ptxgen.gpus.gpu import find_gpu
+
+    if name is not None and gpu_name is not None:
+        raise ArgumentError(f"--target names {name}, and --gpu {gpu_name}; leave one of the two out")
+    if gpu_name is not None:
+        return find_gpu(gpu_name).target
     return None if name is None else Target.parse(name)
 
 

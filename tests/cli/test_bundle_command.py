@@ -56,6 +56,7 @@ def test_a_kernel_that_the_bundle_lacks_is_named(model: Path, folder: Path, tmp_
         (("--batch", "0"), "--batch '0' is not numbers of sequences"),
         (("--batch", "1,100000"), "100000"),
         (("--target", "sm_70"), "unknown target 'sm_70'"),
+        (("--target", "sm_89", "--gpu", "l4"), "leave one of the two out"),
         (("--context", "65"), "context must be 1 to 64"),
     ],
 )

@@ -58,6 +58,16 @@ def test_emit_writes_the_same_text_to_stdout_and_to_a_file_with_its_manifest(tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["norm.json", "norm.ptx"]
 
 
+def test_a_gpu_stands_for_its_target_and_not_beside_one() -> None:
+    words = ("emit", "silu", "--set", "n=5")
+    assert ".target sm_89" in invoke("ptxgen", *words, "--gpu", "RTX 4090").stdout
+    said = "--target names sm_90, and --gpu l4; leave one of the two out"
+    assert refused("ptxgen", *words, "--gpu", "l4", "--target", "sm_90") == said
+    assert "known: t4, a100" in refused("ptxgen", "check", "silu", "--set", "n=5", "--gpu", "rtx1")
+    checked = facts("ptxgen", "check", "silu", "--set", "n=5", "--gpu", "l4", "--gpu", "orin", "--target", "sm_89")
+    assert [one["target"] for one in checked] == ["sm_89", "sm_87"]
+
+
 def test_emit_names_the_authors_lines_when_asked() -> None:
     plain, lined = (invoke("ptxgen", "emit", "silu", "--set", "n=5", *more).stdout for more in ((), ("--lines",)))
     assert ".loc" in lined
@@ -124,8 +134,8 @@ def test_explain_takes_a_gpu_that_the_kernel_is_for_when_none_is_named(monkeypat
 def test_a_kernel_for_no_known_gpu_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AddInPlace, "least_sm", 200)
     assert refused("ptxgen", "emit", "residual_add", "--set", "n=64") == (
-        "residual_add needs sm_200 or newer, and no known target is; known: sm_75, sm_80, sm_86, sm_89, sm_90, sm_100, sm_103, "
-        "sm_120, sm_121"
+        "residual_add needs sm_200 or newer, and no known target is; known: sm_75, sm_80, sm_86, sm_87, sm_89, sm_90, sm_100, "
+        "sm_103, sm_110, sm_120, sm_121"
     )
 
 

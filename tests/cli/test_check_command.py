@@ -13,7 +13,7 @@ from executor.choice.choice import GpuProfile
 from executor.device.dry_run import DryRunDevice
 from executor.gguf.gguf_file import GgufFile
 from executor.model import check
-from executor.model.expected_speed import expected_seconds, model_of, named_gpu
+from executor.model.expected_speed import expected_seconds, named_gpu
 from executor.model.explain import explain
 from executor.model.memory_needed import memory_needed
 from executor.model.model_file import read_spec
@@ -35,7 +35,7 @@ def said(model: Path) -> Any:
 
 
 def test_the_kernels_are_those_that_explain_names(model: Path, said: Any) -> None:
-    device = DryRunDevice(model_of(named_gpu("l4")))
+    device = DryRunDevice.of(named_gpu("l4"))
     with GgufFile.open(model) as file:
         rows = explain(file, GpuProfile.for_device(device.as_device))
     assert (said["runs"], said["gpu"], said["text"]) == (True, "L4", True)
@@ -48,7 +48,7 @@ def test_the_kernels_are_those_that_explain_names(model: Path, said: Any) -> Non
 
 @pytest.mark.slow
 def test_the_memory_is_what_loading_takes(model: Path, said: Any) -> None:
-    device = DryRunDevice(model_of(named_gpu("l4")))
+    device = DryRunDevice.of(named_gpu("l4"))
     with GgufFile.open(model) as file:
         needed = memory_needed(file, read_spec(file), 512, device.target, GpuProfile.for_device(device.as_device))
     assert said["memory"] == vars(needed) | {"total": needed.total, "of_the_gpu": 24 << 30}

@@ -79,6 +79,8 @@ def test_the_list_says_what_is_here_and_what_is_removed_is_gone(hub: Hub, folder
         ("logits", NAME, "--tokens", "a", "-o", "l.npz"),
         ("bench", NAME, "--prompt", "a"),
         ("explain", NAME, "--device", "gpu"),
+        ("explain", NAME, "--device", "emulator", "--gpu", "l4"),
+        ("explain", NAME, "--gpu", "rtx1"),
     ],
 )
 def test_nothing_is_fetched_before_what_else_was_asked_is_right(hub: Hub, folder: Path, words: tuple[str, ...]) -> None:

@@ -13,6 +13,7 @@ from executor.choice.persistent import EMULATED_BLOCKS
 from executor.model import step_times
 from ptxgen.commands import console
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.gpus.gpu import GPUS
 from tests.cli.invoke import facts, invoke, refused
 from tests.executor.tune.step_clock import Cost, set_clock
 from tests.synthetic import write_model
@@ -34,6 +35,7 @@ def test_explain_says_how_a_token_goes_from_one_attention_to_the_next(model: Pat
     monkeypatch.setenv("PTXGEN_PERSISTENT_LAYERS", "1")
     expected: dict[str, Any] = {"blocks": EMULATED_BLOCKS, "kept_from_it_by": []}
     assert facts("ptxrun", "explain", model, *EMULATOR)["persistent_layers"] == expected
+    assert facts("ptxrun", "explain", model, "--gpu", "l4")["persistent_layers"]["blocks"] == GPUS["l4"].multiprocessors
     monkeypatch.setenv("PTXGEN_GEMV_Q4_0", "mwv_q4_0_gemv")
     expected["kept_from_it_by"] = ["ffn_down"]
     assert facts("ptxrun", "explain", model, *EMULATOR)["persistent_layers"] == expected

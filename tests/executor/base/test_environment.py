@@ -85,6 +85,7 @@ WRONG: dict[str, list[str]] = {
     ],
     "PTXGEN_TUNING": ["FOLDER", "FILE", "/nowhere/table.json"],
     "PTXGEN_GATHERS": ["mpi", "-1", "9" * 5000],
+    "PTXGEN_DEVICE_LIMITS": ["rtx4091", "sm_89", "1"],
     "PTXGEN_API_KEY": ["se cret", "se\u00e9cret", "se\tcret"],
 }  # fmt: skip
 """By variable, values that are not allowed; those of one that is not here are of a switch."""

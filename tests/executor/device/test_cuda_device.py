@@ -163,7 +163,7 @@ def test_code_is_assembled_once_and_kept_on_disk(driver: FakeDriver) -> None:
 def test_a_gpu_between_two_known_ones_gets_text_for_the_older_and_code_for_itself(driver: FakeDriver) -> None:
     driver.capability = (8, 8)
     with CudaDevice() as device:
-        assert (str(device.target), str(device.gpu)) == ("sm_87", "sm_88")
+        assert (str(device.target), str(device.code_target)) == ("sm_87", "sm_88")
         image = device.compile(".version 7.1\n.target sm_86\n.address_size 64\n.visible .entry e()\n{\n    ret;\n}\n")
         assert image is not None
 
