@@ -28,13 +28,14 @@ RULES: Final = ("executor/layers/graph/",)
 POLICY: Final = (
     "executor/choice/",
     "executor/tune/",
+    "ptxgen/gpus/",
     "ptxgen/kernels/suited.py",
     "ptxgen/kernels/attention/suited.py",
     "ptxgen/kernels/gemm/suited.py",
     "ptxgen/kernels/gemv/suited.py",
 )
-"""Where a card, a number of multiprocessors or a measured threshold may stand: what is chosen on a GPU, and what suits the
-kernels of each family."""
+"""Where a card, a number of multiprocessors or a measured threshold may stand: the known GPUs, what is chosen on one, and what
+suits the kernels of each family."""
 LONGEST_FILE: Final = 400
 
 

@@ -8,6 +8,7 @@ from executor.commands.bench import bench_command
 from executor.commands.chat import chat_command
 from executor.commands.check import check_command
 from executor.commands.demo import demo_command
+from executor.commands.doctor import doctor_command
 from executor.commands.explain import explain_command
 from executor.commands.export_tokenizer import export_tokenizer_command
 from executor.commands.generate import generate_command
@@ -24,8 +25,8 @@ main = command_group(
     (NumericalFault, SanitizerError),
 )
 for command in (
-    bench_command, chat_command, check_command, demo_command, explain_command, export_tokenizer_command, generate_command,
-    logits_command, models_command, profile_command, serve_command, tune_command,
+    bench_command, chat_command, check_command, demo_command, doctor_command, explain_command, export_tokenizer_command,
+    generate_command, logits_command, models_command, profile_command, serve_command, tune_command,
 ):  # fmt: skip
     main.add_command(command)
 main.epilog = help_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -51,11 +52,26 @@ class GpuFacts:
         """How the device is called in messages."""
         return _name(self.ordinal, self.card.product)
 
+    def facts(self) -> dict[str, Any]:
+        """For people, ready for JSON."""
+        card = self.whole
+        return {
+            "name": _name(self.ordinal, card.product),
+            "target": str(self.gpu),
+            "multiprocessors": card.multiprocessors,
+            "clock_mhz": card.clock_mhz,
+            "bandwidth_gbps": card.bandwidth_gbps,
+            "memory_gb": card.memory_gb,
+            "l2_bytes": card.l2_bytes,
+            "shared_block_bytes": card.most_shared,
+            "source": card.source,
+        }
+
     @classmethod
     def read(cls, cuda: Any, ordinal: int, limits: Gpu | None = None) -> GpuFacts:
         """Of GPU number `ordinal`, with the limits of another one if there are any; `cuda` is cuda.bindings.driver. DeviceError
         if it is not there, or older than any known; ArgumentError as `limited`."""
-        count = int(checked(cuda, cuda.cuDeviceGetCount(), "counting GPUs"))
+        count = _count(cuda)
         if not 0 <= ordinal < count:
             raise DeviceError(f"there is no cuda:{ordinal}; the driver shows {_gpus(count)}")
         handle = checked(cuda, cuda.cuDeviceGet(ordinal), f"opening GPU {ordinal}")
@@ -81,6 +97,16 @@ class GpuFacts:
         )
 
 
+def gpus_there() -> tuple[GpuFacts, ...]:
+    """All GPUs that the driver shows. DeviceError if there is no driver, or one of them is older than any known."""
+    cuda = driver()
+    return tuple(GpuFacts.read(cuda, ordinal) for ordinal in range(_count(cuda)))
+
+
+def _count(cuda: Any) -> int:
+    return int(checked(cuda, cuda.cuDeviceGetCount(), "counting GPUs"))
+
+
 def assembly_target(text: str, gpu: Target) -> Target:
     """What the assembler is asked for: the GPU, with the feature of it that the text says it uses."""
     named = re.search(r"^\.target (sm_\d+a)\b", text, re.MULTILINE)
@@ -88,14 +114,10 @@ def assembly_target(text: str, gpu: Target) -> Target:
 
 
 def _described(product: str, target: Target, attribute: Callable[[str], int], memory: int) -> Gpu:
-    """A GPU with so many bytes of memory. The bandwidth of one that is not known is that of its memory's bus and clock, at two
-    transfers a clock, where the driver says them."""
-    known = of_product(product)
-    like = known or newest_for(target)
-    bus = 2 * attribute("MEMORY_CLOCK_RATE") * attribute("GLOBAL_MEMORY_BUS_WIDTH") // 8_000_000
+    """A GPU with so many bytes of memory."""
+    like = of_product(product) or _unknown(product, newest_for(target), attribute)
     return replace(
-        known
-        or replace(like, name=product, title=product, product=product, bandwidth_gbps=bus or like.bandwidth_gbps, read_gbps=0),
+        like,
         sm=target.sm,
         multiprocessors=attribute("MULTIPROCESSOR_COUNT"),
         clock_mhz=attribute("CLOCK_RATE") // 1000,
@@ -112,6 +134,16 @@ def _described(product: str, target: Target, attribute: Callable[[str], int], me
             shared_reserved_bytes=attribute("RESERVED_SHARED_MEMORY_PER_BLOCK"),
         ),
     )
+
+
+def _unknown(product: str, like: Gpu, attribute: Callable[[str], int]) -> Gpu:
+    """A GPU that is in no table, `like` one that is: its bandwidth is that of its memory's bus and clock, at two transfers a
+    clock, where the driver says them (a Jetson's does not)."""
+    bus = 0
+    with suppress(DeviceError):
+        bus = 2 * attribute("MEMORY_CLOCK_RATE") * attribute("GLOBAL_MEMORY_BUS_WIDTH") // 8_000_000
+    bandwidth = bus or like.bandwidth_gbps
+    return replace(like, name=product, title=product, product=product, bandwidth_gbps=bandwidth, read_gbps=0)
 
 
 def _emission_target(name: str, gpu: Target) -> Target:
