@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from executor.base.row_tiles import tiles
 from executor.bundle.describe import Description
 from executor.bundle.formula import TracedInt
-from executor.layers.batched import batched_gemvs, tiles
+from executor.layers.batched import batched_gemvs
 from executor.layers.calls import KernelCall
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.arguments import Array

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
 from executor.base.environment import PRECISIONS
+from executor.base.row_tiles import tiles
 from executor.choice.strategies import DIGITS, default_strategy, has_form_for_rows
 from executor.device.gpu import GpuModel
-from executor.layers.batched import tiles
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
@@ -91,14 +91,6 @@ ROW: Final = 0.2e-7
 """and beside its planes (gemv-batched-h200.json, tune-rows-8b-h200.json)."""
 
 
-TENSOR: Final[Mapping[int, tuple[float, float]]] = {
-    75: (0.25, 0.25), 80: (0.5, 0.5), 86: (0.125, 0.25), 87: (0.5, 0.5), 89: (0.25, 0.5), 90: (1.0, 1.0), 100: (1.0, 1.0),
-    103: (1.0, 0.0625), 110: (1.0, 1.0), 120: (0.25, 0.5), 121: (0.25, 0.5),
-}  # fmt: skip
-"""f16 with f32 sums, and int8, of a multiprocessor as a share of an H100's `mma`: white papers of the generations; 86, 89 and
-120 as GeForce, whose f16 with f32 sums runs at half rate."""
-
-
 @dataclass(frozen=True)
 class CostModel:
     """What products are expected to take on a GPU. target: what its kernels are for."""
@@ -143,7 +135,7 @@ class CostModel:
         resident = self._resident(kernel, launch.threads, launch.dynamic_shared)
         unpacking = (UNPACKING[kind][kernel.format.id] - PRODUCTS[kind]) / (UNPACKING[kind]["q4k"] - PRODUCTS[kind])
         windows, tiles_of_rows, columns = kernel.k / slices / WINDOW, grid.block_rows / 64, grid.columns * planes
-        unpack, column = unpacking / self._clock, columns / (self._clock * TENSOR[gpu.sm][kind is MmaGemm])
+        unpack, column = unpacking / self._clock, columns / (self._clock * self._tensor(kind))
         alone = cost.window / self._clock + (cost.unpack_alone * unpack + cost.column_alone * column) * tiles_of_rows
         waves = -(-blocks // (gpu.multiprocessors * resident))
         busiest: float = (
@@ -172,6 +164,11 @@ class CostModel:
     def _read(self) -> float:
         """Bytes a microsecond at the data sheet's bandwidth."""
         return self.gpu.bandwidth_gbps * 1e3
+
+    def _tensor(self, kind: type[KernelType]) -> float:
+        """What `mma` does in a clock of a multiprocessor, as a share of FITTED_ON's; `wgmma` is there alone."""
+        own, fitted = self.gpu.multiprocessor.mma, FITTED_ON.multiprocessor.mma
+        return own.int8 / fitted.int8 if kind is MmaGemm else own.f16 / fitted.f16
 
     @property
     def _clock(self) -> float:

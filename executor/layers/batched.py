@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
-
+from executor.base.row_tiles import tiles
 from ptxgen.dsl.arguments import Array
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.compose import for_rows
 from ptxgen.kernels.registry import entries
-
-TILE: Final = 8
-"""Rows of one launch: the most that a kernel holds sums for while it reads a weight."""
-
-
-def tiles(m: int) -> Iterator[tuple[int, range]]:
-    """How m rows are multiplied by a matrix: launches of so many rows each, and the rows that they start at."""
-    whole = m // TILE * TILE
-    if whole:
-        yield TILE, range(0, whole, TILE)
-    if whole < m:
-        yield m - whole, range(whole, m, TILE)
 
 
 def gemv_of_rows(kernel: KernelType, m: int) -> KernelType:

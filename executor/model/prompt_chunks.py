@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from executor.layers.batched import TILE
+from executor.base.row_tiles import TILE
 
 LEAST_ROWS: Final = TILE
 """Rows of the smallest step: as many as read the weights together."""

@@ -8,8 +8,9 @@ from functools import lru_cache
 from typing import Any
 
 from executor.base.errors import LaunchError
+from executor.base.row_tiles import TILE, tiles
 from executor.launch.checks import require_apart
-from executor.layers.batched import TILE, gemv_of_rows, takes_rows, tiles
+from executor.layers.batched import gemv_of_rows, takes_rows
 from executor.layers.graph.binding import OWN_PLANES, Binding, shaped
 from executor.layers.graph.messages import messages
 from executor.layers.graph.operations import AddBias, Operation, PlainLaunch

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
+from executor.base.row_tiles import tiles
 from executor.bundle.write import write_bundle
-from executor.layers.batched import tiles
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.compose import FOR_ROWS
 from ptxgen.kernels.gemv.mwv import MwvGemv
