@@ -43,12 +43,11 @@ class Choice:
 class GpuProfile:
     """How kernels are chosen on one GPU.
 
-    precision: `accurate` (a dot product is right to 1e-5) or `fast` (activations rounded to one int8 plane). gemv: by the id of
-    a weight format (`q4k`, `q8_0`, ...), the kernel of its GEMVs: `NAME` or `NAME:parameter=value,...`. tables: measurements on
-    this GPU, in priority order. rules: names of the rules that are on (executor/base/rules.py). tile_run: rows of one sequence
-    in a step from which they attend in tiles on tensor cores; 0: never. costs: what is expected of products of several rows of
-    which nothing was measured; None on the emulator, which takes them a few rows at a time. ArgumentError for an unknown name,
-    and for a kernel named for blocks that are repacked."""
+    precision: `accurate` (dot products right to 1e-5) or `fast` (activations rounded to one int8 plane). gemv: by the id of a
+    weight format (`q4k`), the kernel of its GEMVs: `NAME:parameter=value,...`. tables: measurements on this GPU, in priority
+    order. rules: names of those that are on (executor/base/rules.py). tile_run: rows of a sequence in a step from which they
+    attend in tiles on tensor cores; 0: never. costs: of several rows; None on the emulator, which takes a few at a time.
+    ArgumentError for an unknown name, and for a kernel named for blocks that are repacked."""
 
     precision: str = PRECISIONS[0]
     gemv: Mapping[str, str] = field(default_factory=dict, hash=False)

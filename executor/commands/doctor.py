@@ -12,7 +12,7 @@ from ptxgen.commands import console
 from ptxgen.commands.options import json_option
 
 if TYPE_CHECKING:
-    from executor.model.doctor import Diagnosis, Measured
+    from executor.model.doctor import Diagnosis, TableFacts
 
 
 @click.command("doctor")
@@ -71,7 +71,7 @@ def _print(found: Diagnosis) -> None:
         _wrap(f"> {line}")
 
 
-def _days(table: Measured) -> str:
+def _days(table: TableFacts) -> str:
     return table.first if table.first == table.last else f"{table.first} to {table.last}"
 
 

@@ -36,7 +36,7 @@ class RuleState:
 
 
 @dataclass(frozen=True)
-class Measured:
+class TableFacts:
     """A tuning table: the GPU it is of, its entries, the first and last day of measuring ("" where none is said), and how many
     entries are of other versions of the package, the assembler or the driver."""
 
@@ -71,7 +71,7 @@ class Diagnosis:
     limits: str | None
     precision: str
     rules: list[RuleState]
-    measured: list[Measured]
+    measured: list[TableFacts]
     kernels: KernelCache
     first_load: list[str]
     suggestions: list[str]
@@ -116,11 +116,11 @@ def _state(rule: Rule, profile: GpuProfile, target: Target) -> RuleState:
     return RuleState(rule.name, profile.allows(rule.name) and not lacks, why)
 
 
-def _measured(table: TuningTable, device: Device) -> Measured:
+def _measured(table: TuningTable, device: Device) -> TableFacts:
     days = sorted(entry.measured for entry in table.entries if entry.measured)
     other = sum(bool(entry.versions) and not entry.versions.endswith(device.build) for entry in table.entries)
     first, last = (days[0], days[-1]) if days else ("", "")
-    return Measured(table.source, table.gpu.name, table.shipped, len(table.entries), first, last, other)
+    return TableFacts(table.source, table.gpu.name, table.shipped, len(table.entries), first, last, other)
 
 
 def _kernels(environment: Settings, device: Device) -> KernelCache:
@@ -150,7 +150,7 @@ def _first_load(device: Device, profile: GpuProfile, environment: Settings, kern
 
 
 def _suggestions(
-    device: Device, environment: Settings, rules: list[RuleState], measured: list[Measured], driver: str | None
+    device: Device, environment: Settings, rules: list[RuleState], measured: list[TableFacts], driver: str | None
 ) -> Iterator[str]:
     facts, memory = device.describe(), device.memory()
     if driver is not None:
