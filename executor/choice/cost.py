@@ -25,10 +25,11 @@ from ptxgen.kernels.gemm.block_grid import BlockGrid
 from ptxgen.kernels.gemm.f16_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
-from ptxgen.kernels.gemm.suited import SUITED, wgmma_variants
+from ptxgen.kernels.gemm.suited import SUITED, suited_for, wgmma_variants
 from ptxgen.kernels.gemm.wgmma_gemm import WgmmaGemm
 from ptxgen.kernels.quantize.f16_split import WINDOW
 from ptxgen.kernels.registry import entries_of
+from ptxgen.kernels.suited import LARGE, Limits
 from ptxgen.target import Target
 
 ROUNDING: Final[Mapping[str, Mapping[str, int]]] = {
@@ -112,13 +113,10 @@ class CostModel:
     def cheapest(self, format: Format, k: int, n: int, rows: int, precision: str) -> tuple[KernelType, float] | None:
         """The kernel for n rows of k weights and so many rows of activations that is expected to take the least time, and its
         microseconds. None where the format has no kernel for several."""
-        kernels = strategies(format, k, n, rows, precision, self.gpu.multiprocessors)
-        costs = [(self.microseconds(one, rows), one) for one in kernels if self._runs(one)]
+        kernels = strategies(format, k, n, rows, precision, Limits(self.target, self.gpu.multiprocessors))
+        costs = [(self.microseconds(one, rows), one) for one in kernels if one.fits(self.target)]
         microseconds, kernel = min(costs, key=lambda one: one[0], default=(0.0, None))
         return None if kernel is None else (kernel, microseconds)
-
-    def _runs(self, kernel: KernelType) -> bool:
-        return kernel.runs_on(self.target) and kernel.launch().dynamic_shared <= self.target.max_shared
 
     def microseconds(self, kernel: KernelType, rows: int) -> float:
         """What a kernel of `strategies` is expected to take for so many rows of activations."""
@@ -176,19 +174,18 @@ class CostModel:
 
 
 def strategies(
-    format: Format, k: int, n: int, rows: int, precision: str = PRECISIONS[0], multiprocessors: int = FITTED_ON.multiprocessors
+    format: Format, k: int, n: int, rows: int, precision: str = PRECISIONS[0], limits: Limits = LARGE
 ) -> Iterator[KernelType]:
     """A kernel of each strategy for several rows, with the settings that suit the shape; and the default of one row if it has a
     form for several. Some run on no target but their own."""
-    for kind, suited in SUITED.items():
+    for kind in SUITED:
         formats = [entry.fixed.get("format") for entry in entries_of(kind)]
         if format in formats:
             rounding = {name: value for name, value in ROUNDING[precision].items() if name in _fields(kind)}
-            filling = {"multiprocessors": multiprocessors} if kind in (StationaryGemm, WgmmaGemm) else {}
             with suppress(ArgumentError):  # of a strategy that cannot do this shape
-                kernel = suited(format, k=k, n=n, m=rows, **rounding, **filling)
+                kernel = suited_for(kind, format, k=k, n=n, m=rows, rounding=rounding, limits=limits)
                 yield kernel
-                yield from wgmma_variants(kernel, multiprocessors) if isinstance(kernel, WgmmaGemm) else ()
+                yield from wgmma_variants(kernel, limits.multiprocessors) if isinstance(kernel, WgmmaGemm) else ()
     usual = default_strategy(format, precision).make(k, n)
     if has_form_for_rows(usual):
         yield usual

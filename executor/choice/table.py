@@ -118,7 +118,7 @@ class TuningTable:
 
     def running_on(self, target: Target) -> TuningTable:
         """The entries whose kernels run on a target."""
-        entries = tuple(entry for entry in self.entries if entry.make(entry.n or 1, entry.rows).runs_on(target))
+        entries = tuple(entry for entry in self.entries if entry.make(entry.n or 1, entry.rows).fits(target))
         return self if len(entries) == len(self.entries) else replace(self, entries=entries)
 
     def fastest(

@@ -323,7 +323,7 @@ class Launcher:
     def prepare_dependent(self, kernel: KernelType, place: LayerOperation = NOWHERE, /, **arguments: Any) -> Plan:
         """As `prepare`: a launch that a graph may start before the one before it has ended, in the form of the kernel that
         works before it waits, if there is one. Launched by itself it waits for nothing."""
-        return self._prepared(Plan(self, as_dependent(kernel), place, arguments, dependent=True))
+        return self._prepared(Plan(self, as_dependent(kernel, self.device.target), place, arguments, dependent=True))
 
     def _prepared(self, plan: Plan) -> Plan:
         for observer in self.observers:

@@ -10,6 +10,7 @@ from executor.layers.graph.binding import Binding, SharedForms
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels import compose
+from ptxgen.target import Target
 
 
 class LaunchBatch(Binding):
@@ -53,9 +54,9 @@ class KernelCall(NamedTuple):
     place: LayerOperation
 
 
-def kernels_of(calls: Iterable[KernelCall], *, dependent: bool) -> list[KernelType]:
+def kernels_of(calls: Iterable[KernelCall], target: Target, *, dependent: bool) -> list[KernelType]:
     """What `plans_of` loads, each once."""
-    return list(dict.fromkeys(compose.as_dependent(call.kernel) if dependent else call.kernel for call in calls))
+    return list(dict.fromkeys(compose.as_dependent(call.kernel, target) if dependent else call.kernel for call in calls))
 
 
 def plans_of(launcher: Launcher, calls: Iterable[KernelCall], *, dependent: bool) -> tuple[Plan, ...]:

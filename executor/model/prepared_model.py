@@ -143,7 +143,9 @@ class PreparedModel(ABC):
         if any(reads_one_digit(call.kernel) for call in launches.calls):
             self._find_outliers()
             launches = self._launches(self.flagged)
-        self.modules.preload(kernels_of(launches.calls, dependent=dependent), progress, dependent=dependent)
+        self.modules.preload(
+            kernels_of(launches.calls, self.modules.device.target, dependent=dependent), progress, dependent=dependent
+        )
         self._asked = self.weights.generation, self.profile
         self._plans = TokenPlans(self.launcher, launches, dependent=dependent)
         self._plans_of = self._dependencies()

@@ -243,7 +243,7 @@ class RowSteps:
 
     def _plans(self, calls: Sequence[KernelCall]) -> tuple[Plan, ...]:
         dependent = self._dependent
-        self._modules.preload(kernels_of(calls, dependent=dependent), dependent=dependent)
+        self._modules.preload(kernels_of(calls, self._modules.device.target, dependent=dependent), dependent=dependent)
         return plans_of(self._launcher, calls, dependent=dependent)
 
 

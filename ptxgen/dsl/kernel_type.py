@@ -118,6 +118,10 @@ class KernelType(ABC):
         """Whether it can be written so that this GPU runs it."""
         return gpu.sm >= self.least_sm if self.only_on is None else gpu.sm == self.only_on.sm
 
+    def fits(self, gpu: Target) -> bool:
+        """Whether this GPU runs it, and its launch asks for no more shared memory than a block has there."""
+        return self.runs_on(gpu) and self.launch().dynamic_shared <= gpu.max_shared
+
     @property
     def least_target(self) -> Target:
         """What it is written for where no target is named: the oldest GPU that it can be for, from ptxgen.target.DEFAULT on.

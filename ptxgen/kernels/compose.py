@@ -13,6 +13,7 @@ from ptxgen.dsl.parts import with_parameters
 from ptxgen.kernels.activation.bias import BiasAdd
 from ptxgen.kernels.activation.elementwise import AddInPlace
 from ptxgen.kernels.collective.gather_planes import GatherPlanes
+from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
 from ptxgen.kernels.gemm.suited import OF_ALL
 from ptxgen.kernels.gemv import suited
 from ptxgen.kernels.gemv.chunks import takes_parts
@@ -31,7 +32,7 @@ from ptxgen.kernels.gemv.tokens import Batch
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.quantize.quantize import Quantize
 from ptxgen.kernels.segments import further
-from ptxgen.target import WARP_SIZE
+from ptxgen.target import HOPPER, WARP_SIZE, Target
 
 ALIKE: Final = ("format", "k", "digits", "normed", "row_parts")
 """The fields in which matrices must be alike to be multiplied in one launch."""
@@ -236,9 +237,11 @@ def borrowed(kernel: KernelType) -> Mapping[str, str]:
     return found
 
 
-def as_dependent(kernel: KernelType) -> KernelType:
-    """The form that works before it waits for the launch before it (LaunchConfig.dependent), with the same bits; the kernel
-    itself where it has none: then it waits first."""
+def as_dependent(kernel: KernelType, target: Target = HOPPER) -> KernelType:
+    """The form that works before it waits for the launch before it (LaunchConfig.dependent), with the same bits, for blocks of
+    this target; the kernel itself where it has none: then it waits first."""
+    if isinstance(kernel, StationaryGemm):
+        return replace(kernel, **kernel.dependent_form, room=min(kernel.room, target.max_shared))
     return replace(kernel, **kernel.dependent_form) if kernel.dependent_form else kernel
 
 

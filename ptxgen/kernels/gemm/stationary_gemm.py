@@ -54,10 +54,10 @@ class StationaryGemm(F16GemmType):
     With `abreast` both parts of up to four rows stand side by side in one tile of activations, and half as many products do.
     With `pdl` the kernel waits for the one before it by itself, after its first copies of weights. With `residual` it adds its
     result to y in place. One launch may multiply two or three matrices, of n, n2 and n3 rows, by the same activations: w2 and
-    y2, w3 and y3 are as w and y."""
+    y2, w3 and y3 are as w and y. `room`: bytes of shared memory that a block may have on the GPU that it is for."""
 
     name_pattern = "stationary_{format}_gemm"
-    bit_free = ("row_tiles", "columns", "stages", "resident_threads", "pdl")
+    bit_free = ("row_tiles", "columns", "stages", "resident_threads", "pdl", "room")
     n2: int = field(default=0, kw_only=True)
     n3: int = field(default=0, kw_only=True)
     slices: int = field(default=1, kw_only=True)
@@ -70,6 +70,7 @@ class StationaryGemm(F16GemmType):
     resident_threads: int = field(default=512, kw_only=True)
     pdl: bool = field(default=False, kw_only=True)
     residual: bool = field(default=False, kw_only=True)
+    room: int = field(default=HOPPER.max_shared, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,6 +86,7 @@ class StationaryGemm(F16GemmType):
         require(self, "stages", low=2, high=8)
         require(self, "chains", high=4)
         require(self, "resident_threads", high=2048)
+        require(self, "room", high=HOPPER.max_shared)
         if self.abreast and (self.parts, self.columns) != (2, TILE):
             raise ArgumentError(
                 f"{self.name}: what stands abreast are two parts in {TILE} columns, got parts={self.parts}, "
@@ -93,7 +95,7 @@ class StationaryGemm(F16GemmType):
         if self.abreast:
             require(self, "m", high=ABREAST)
         smaller = "stages", "row_tiles", "split", "columns"
-        require_room(self, "weights and sums of a block", self.dynamic_shared, HOPPER.max_shared, *smaller)
+        require_room(self, "weights and sums of a block", self.dynamic_shared, self.room, *smaller)
 
     @property
     def blocks(self) -> BlockGrid:
@@ -123,13 +125,17 @@ class StationaryGemm(F16GemmType):
     def most_row_tiles(self) -> int:
         """The most tiles of weights of a block whose sums have room beside its pipelines."""
         pipelines = self.stages * self.tile.bytes
-        return (HOPPER.max_shared // self.split - pipelines) // (self.blocks.column_tiles * SHARE)
+        return (self.room // self.split - pipelines) // (self.blocks.column_tiles * SHARE)
+
+    def parameters(self) -> dict[str, Any]:
+        """Of the room, where there is less than on Hopper."""
+        return {name: value for name, value in super().parameters().items() if (name, value) != ("room", HOPPER.max_shared)}
 
     def launch(self) -> LaunchConfig:
-        """A dependent block takes more than half of a multiprocessor's shared memory: else some would get two while
-        others, where the kernels before still run, get none."""
+        """A dependent block takes more than half of the room, nearly all that a multiprocessor has: else some would get two
+        while others, where the kernels before still run, get none."""
         threads = WARP_SIZE * self.split
-        shared = max(self.dynamic_shared, HOPPER.max_shared // 2 + 1) if self.pdl else self.dynamic_shared
+        shared = max(self.dynamic_shared, self.room // 2 + 1) if self.pdl else self.dynamic_shared
         resident = max(1, self.resident_threads // threads)
         return LaunchConfig(self.blocks.groups * self.slices, threads, resident, dependent=self.pdl, dynamic_shared=shared)
 

@@ -17,13 +17,13 @@ from ptxgen.kernels.gemm.held_f16 import ABREAST
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemm.staged_f16 import SplitStageLayout
 from ptxgen.kernels.gemm.staged_planes import COLUMN_TILE
-from ptxgen.kernels.gemm.staged_weights import IN_PIECES
-from ptxgen.kernels.gemm.stationary_gemm import MOST_COLUMNS, StationaryGemm
+from ptxgen.kernels.gemm.staged_weights import IN_PIECES, TileLayout
+from ptxgen.kernels.gemm.stationary_gemm import MOST_COLUMNS, SHARE, StationaryGemm
 from ptxgen.kernels.gemm.weight_tile import STEP, TILE_ROWS
 from ptxgen.kernels.gemm.wgmma_gemm import COLUMNS, WgmmaGemm
 from ptxgen.kernels.quantize.f16_split import TILE, WINDOW, windows_of
 from ptxgen.kernels.quantize.int8_planes import BLOCK
-from ptxgen.kernels.suited import MULTIPROCESSORS
+from ptxgen.kernels.suited import LARGE, MULTIPROCESSORS, Limits
 from ptxgen.target import HOPPER, WARP_SIZE
 
 ENOUGH_WARPS: Final = 1024
@@ -46,6 +46,9 @@ MOST_TILES: Final = 16
 
 MOST_WARPS: Final = 8
 """Warps of a block of `stationary`: twice as many have 128 registers each, and were slower."""
+
+STAGES: Final = 3
+"""Stages of its pipelines: 4 and 6 were slower. Two where a block has no room for three."""
 
 BLOCKS: Final = ((3, 64, 4), (2, 128, 4), (2, 96, 4), (3, 48, 4), (2, 64, 4))
 """Warpgroups, columns and `unpacked` of blocks that several matrices may have in one launch of `wgmma`: with two stages nothing
@@ -76,13 +79,13 @@ MARGIN: Final = 0.07
 S = TypeVar("S", StationaryGemm, WgmmaGemm)
 
 
-def mma(format: Format, *, k: int, n: int, m: int, digits: int, split: int | None = None) -> MmaGemm:
+def mma(format: Format, *, k: int, n: int, m: int, digits: int, split: int | None = None, limits: Limits = LARGE) -> MmaGemm:
     """A first guess, not measured. Give `split` where rows must have the same bits for every m: it is what results depend on,
     and here on n and m."""
     if split is None:
         # Parts of k take the shared memory of rows of activations.
         warps = -(-n // TILE_ROWS) * -(-m // 32)
-        split = min(1 if warps >= ENOUGH_WARPS else 4 if m <= COLUMN_TILE else 2, -(-k // STEP))
+        split = min(1 if warps >= _of(ENOUGH_WARPS, limits) else 4 if m <= COLUMN_TILE else 2, -(-k // STEP))
     # Twice as many sums of products, for halves of blocks, and steps loaded ahead must leave room for the sums of rows.
     whole = format.scale_values == BLOCK
     room = min(MOST_DIGITS // (digits * split), LARGEST_TILE if split == 1 and whole else 2 * COLUMN_TILE)
@@ -98,15 +101,23 @@ def mma(format: Format, *, k: int, n: int, m: int, digits: int, split: int | Non
 
 
 def half_mma(
-    format: Format, *, k: int, n: int, m: int, parts: int, split: int | None = None, chains: int | None = None
+    format: Format,
+    *,
+    k: int,
+    n: int,
+    m: int,
+    parts: int,
+    split: int | None = None,
+    chains: int | None = None,
+    limits: Limits = LARGE,
 ) -> HalfMmaGemm:
     """Measured for Q4_K at the shapes of an 8B, but for `chains`. Give `split` and `chains` where rows must have the same bits
     for every m: results depend on these, and they depend here on n and m."""
-    few, wide = m <= TILE, n >= WIDE
+    few, wide = m <= TILE, n >= _of(WIDE, limits)
     many_scales = format.half_run < WINDOW // 4  # which take registers of their own
     row_tiles = 1 if (few and wide) or many_scales else 2
     if split is None:
-        split = min(_f16_mma_split(k, n, m), windows_of(k))
+        split = min(_f16_mma_split(k, n, m, limits), windows_of(k))
     if chains is None:
         chains = 4 // row_tiles if few else 1
     resident = (512 if wide and not many_scales else 384) if few else 256
@@ -120,38 +131,48 @@ def half_mma(
     return HalfMmaGemm(format, k=k, n=n, m=m, parts=parts, **settings)
 
 
-def _f16_mma_split(k: int, n: int, m: int) -> int:
+def _of(large: int, limits: Limits) -> int:
+    """What is enough of, where so many are for a large GPU."""
+    return large * limits.multiprocessors // MULTIPROCESSORS
+
+
+def _f16_mma_split(k: int, n: int, m: int, limits: Limits) -> int:
+    wide = n >= _of(WIDE, limits)
     if m > 2 * TILE:
-        return 2 if n >= WIDE else 4
+        return 2 if wide else 4
     if m > TILE:
         return 8
-    if n >= WIDE:
+    if wide:
         return 4
     blocks, deep = -(-n // (2 * TILE_ROWS)), windows_of(k) >= DEEP
-    return max(4, min(12, DEEP_TILES // blocks) if deep else min(8, SHALLOW_TILES // blocks))
+    return max(4, min(12, _of(DEEP_TILES, limits) // blocks) if deep else min(8, _of(SHALLOW_TILES, limits) // blocks))
 
 
-def stationary(format: Format, *, k: int, n: int, m: int, parts: int, multiprocessors: int = MULTIPROCESSORS) -> StationaryGemm:
+def stationary(format: Format, *, k: int, n: int, m: int, parts: int, limits: Limits = LARGE) -> StationaryGemm:
     """A block for each multiprocessor, of eight warps, which have registers enough. More slices of k gain nothing where there
     are blocks enough with one: measured for 2 to 32 rows and the shapes of an 8B on an H200. Parts stand abreast where they
     can."""
     columns = min(-(-m // TILE) * TILE, MOST_COLUMNS // parts)
     windows, tiles = windows_of(k), -(-n // TILE_ROWS) * -(-m // columns)
-    each = -(-windows // min(windows, max(1, multiprocessors // (2 * tiles))))
+    each = -(-windows // min(windows, max(1, limits.multiprocessors // (2 * tiles))))
     slices = -(-windows // each)  # every slice has a window
+    split = min(each, MOST_WARPS)
+    room = split * (STAGES * TileLayout(format).bytes + columns // TILE * SHARE) <= limits.shared
     settings: dict[str, Any] = {
         "columns": columns,
         "slices": slices,
-        "split": min(each, MOST_WARPS),
+        "split": split,
+        "stages": STAGES if room else 2,
+        "room": limits.shared,
         "row_tiles": 1,
         "chains": 4 if columns == TILE else 1,
         "resident_threads": WARP_SIZE * MOST_WARPS,
     }
     kernel = StationaryGemm(format, k=k, n=n, m=m, parts=parts, abreast=parts == 2 and m <= ABREAST, **settings)
-    return replace(kernel, row_tiles=min(-(-tiles * slices // multiprocessors), MOST_TILES, kernel.most_row_tiles))
+    return replace(kernel, row_tiles=min(-(-tiles * slices // limits.multiprocessors), MOST_TILES, kernel.most_row_tiles))
 
 
-def wgmma(format: Format, *, k: int, n: int, m: int, parts: int, multiprocessors: int = MULTIPROCESSORS) -> WgmmaGemm:
+def wgmma(format: Format, *, k: int, n: int, m: int, parts: int, limits: Limits = LARGE) -> WgmmaGemm:
     """What was fastest for Q4_K and Q6_K at 512 rows and the shapes of an 8B on an H200, as far as it spills nothing."""
     few = m <= FEW and format in IN_PIECES
     if few:
@@ -165,7 +186,7 @@ def wgmma(format: Format, *, k: int, n: int, m: int, parts: int, multiprocessors
         warpgroups, columns, unpacked = 3, 64, 4
     settings: dict[str, Any] = {"warpgroups": warpgroups, "columns": columns, "unpacked": unpacked, "stages": 3 if few else 2}
     kernel = WgmmaGemm(format, k=k, n=n, m=m, parts=parts, staged=few, **settings)
-    return _sliced(kernel, multiprocessors) if few else kernel
+    return _sliced(kernel, limits.multiprocessors) if few else kernel
 
 
 SUITED: Final[Mapping[type[KernelType], Callable[..., KernelType]]] = {
@@ -174,7 +195,18 @@ SUITED: Final[Mapping[type[KernelType], Callable[..., KernelType]]] = {
     StationaryGemm: stationary,
     WgmmaGemm: wgmma,
 }
-"""By type, its kernel that suits a format, k, n, m and the planes or parts of an activation."""
+"""By type, its kernel that suits a format, k, n, m, the planes or parts of an activation, and limits."""
+
+
+def suited_for(
+    type: type[KernelType], format: Format, *, k: int, n: int, m: int, rounding: Mapping[str, int], limits: Limits = LARGE
+) -> KernelType:
+    """The kernel of a type of SUITED with settings that suit m rows of activations on a GPU of these limits. rounding: `digits`
+    of `mma`, `parts` of the others. ArgumentError where the type is not for the shape, or not for the target."""
+    kernel = SUITED[type](format, k=k, n=n, m=m, limits=limits, **rounding)
+    if not kernel.fits(limits.target):
+        raise ArgumentError(f"{kernel} does not run on {limits.target}")
+    return kernel
 
 
 def stationary_of_all(
