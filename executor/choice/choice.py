@@ -45,7 +45,7 @@ class GpuProfile:
 
     precision: `accurate` (dot products right to 1e-5) or `fast` (activations rounded to one int8 plane). gemv: by the id of a
     weight format (`q4k`), the kernel of its GEMVs: `NAME:parameter=value,...`. tables: measurements on this GPU, in priority
-    order. rules: names of those that are on (executor/base/rules.py). tile_run: rows of a sequence in a step from which they
+    order. rules: those that are on (executor/base/rules.py). tile_run: rows of a sequence in a step from which they
     attend in tiles on tensor cores; 0: never. costs: of several rows; None on the emulator, which takes a few at a time.
     ArgumentError for an unknown name, and for a kernel named for blocks that are repacked."""
 
