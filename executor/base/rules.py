@@ -20,7 +20,7 @@ class Usually(Enum):
 
     ON = "1"
     OFF = "0"
-    MEASURED = "1 on a GPU whose generation has a shipped tuning table, else 0"
+    ABLE = "1 on a GPU that has what it needs, else 0"
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,19 @@ class Rule:
             return ""
         return f"{self.name} needs {self.needs}, this is {target}" + (f" with {target.max_shared}" if self.shared else "")
 
+    def usually_lacks(self, target: Target) -> str:
+        """`lacks` of a rule that is on where nothing says; empty for others."""
+        return self.lacks(target) if self.usually is Usually.ABLE else ""
+
     def require_on(self, target: Target) -> None:
         """ArgumentError if the target lacks what it needs."""
         if lacks := self.lacks(target):
             raise ArgumentError(f"the profile's {lacks}; leave it off{self.variable.note()}")
 
-    def usually_on(self, target: Target, *, measured: bool) -> bool:
-        """Whether it is on where nothing says. measured: the GPU's generation has a shipped table."""
-        return self.usually is Usually.ON or (self.usually is Usually.MEASURED and measured and not self.lacks(target))
+    def usually_on(self, target: Target, *, emulated: bool) -> bool:
+        """Whether it is on where nothing says. emulated: on the emulator, where a launch costs nothing; its steps are those of
+        bundles, an operation a launch."""
+        return self.usually is Usually.ON or (self.usually is Usually.ABLE and not (emulated or self.lacks(target)))
 
 
 _ROWS: Final = (
@@ -77,41 +82,40 @@ _ROWS: Final = (
     Rule(
         "repack",
         "repacks a model's Q6_K and Q8_0 matrices into aligned blocks at loading: fewer instructions, 6.7 % more bytes of Q6_K",
-        Usually.MEASURED,
+        Usually.ABLE,
     ),
     Rule(
         "last_block_reduction",
         "computes paged attention of a single token in one launch instead of two: its last block reduces the splits",
-        Usually.MEASURED,
-        sm=90,
+        Usually.ABLE,
     ),
     Rule(
         "rope_fused_attention",
         "fuses RoPE and the KV write into attention",
-        Usually.MEASURED,
+        Usually.ABLE,
         sm=90,
     ),
     Rule(
         "dependent_launches",
         "starts each kernel of a step before its predecessor has ended: programmatic dependent launch",
-        Usually.MEASURED,
+        Usually.ABLE,
         sm=DEPENDENT_SM,
         required=True,
     ),
     Rule(
         "horizontal_fusion",
         "multiplies by q, k and v (also of different formats), and by gate and up, in one launch",
-        Usually.MEASURED,
+        Usually.ABLE,
     ),
     Rule(
         "deferred_norms",
         "fuses RMSNorm into the neighbouring GEMVs",
-        Usually.MEASURED,
+        Usually.ABLE,
     ),
     Rule(
         "swiglu_fusion",
         "fuses SwiGLU into the GEMV with gate and up, if their weights are of one format",
-        Usually.MEASURED,
+        Usually.ABLE,
     ),
     Rule(
         "plane_gathers",
@@ -127,7 +131,7 @@ _ROWS: Final = (
     Rule(
         "weight_pipelines",
         "prefetches a GEMV's weights into shared memory before the previous kernel has ended",
-        Usually.MEASURED,
+        Usually.ABLE,
         sm=DEPENDENT_SM,
         shared=PIPELINE_SHARED,
         required=True,

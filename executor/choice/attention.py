@@ -17,7 +17,6 @@ from ptxgen.kernels.attention.token_split import LastBlock
 from ptxgen.target import Target
 
 LAST_BLOCK: Final = "paged_attention_merged"
-REDUCTION: Final[Rule] = RULES["last_block_reduction"]
 ROPE: Final[Rule] = RULES["rope_fused_attention"]
 
 
@@ -70,11 +69,8 @@ def choose_attention(
     """What a profile says for a model's heads on a target."""
     sizes: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "kv_type": kv_type}
     alone = suited(target, **sizes | {"head_dim": max(head_dim, value_dim or 0)})
-    lacks = REDUCTION.lacks(target)
-    last_block = profile.allows(REDUCTION.name)
-    never = AttentionChoice(0, 1, 1, alone, "", last_block and not lacks)
-    choice = _in_tiles(profile, target, never, sizes | {"value_dim": value_dim})
-    return replace(choice, reason=f"{choice.reason}; {lacks}") if last_block and lacks else choice
+    never = AttentionChoice(0, 1, 1, alone, "", profile.allows("last_block_reduction"))
+    return _in_tiles(profile, target, never, sizes | {"value_dim": value_dim})
 
 
 def _in_tiles(profile: GpuProfile, target: Target, never: AttentionChoice, sizes: Mapping[str, Any]) -> AttentionChoice:

@@ -85,11 +85,11 @@ class GpuProfile:
         that the environment leaves open is as its row says for this target. own: instead of the user's table."""
         environment = settings()
         tables = tuple(table.running_on(target) for table in tables_for(gpu, environment, own))
-        measured = any(table.shipped for table in tables)
-        usual = {name for name, rule in RULES.items() if rule.usually_on(target, measured=measured)}
+        emulated = gpu.name == EMULATOR
+        usual = {name for name, rule in RULES.items() if rule.usually_on(target, emulated=emulated)}
         if any(made.native.id in environment.gemv for made in REPACKED.values()):
             usual.discard("repack")  # the environment names a kernel for the blocks of the file
-        costs = None if gpu.name == EMULATOR else CostModel.of(gpu, target)
+        costs = None if emulated else CostModel.of(gpu, target)
         precision, rules = environment.precision or PRECISIONS[0], _rules_in(environment.rules, usual)
         return cls(precision, _named_in(environment), tables, rules, costs=costs)
 

@@ -74,6 +74,7 @@ def explain_command(
       ptxrun explain model.gguf --precision fast
       ptxrun explain model.gguf --sequences 8
     """
+    from executor.base.rules import RULES
     from executor.choice.choice import GpuProfile
     from executor.choice.persistent import choose_persistent
     from executor.device import open_device, open_devices
@@ -119,13 +120,14 @@ def explain_command(
             step, launches = "a token of generate", model.token()
     others = kept_from_persistent(rows)
     attention, alone = rows_attention(spec, profile, dry.target, kv_type), token_attention(spec, profile, dry.target)
+    lacking = [lacks for rule in RULES.values() if rule.name not in profile.rules and (lacks := rule.usually_lacks(dry.target))]
     if as_json:
         facts = {"model": str(asked.path), "device": {"name": name, "reason": reason}, "precision": profile.precision}
         console.print_json(
             facts
             | {"tables": [table.source for table in profile.tables], "matrices": [row.facts() for row in rows]}
             | {"attention": attention.facts(), "attention_of_one": alone.facts()}
-            | {"gathers": gathers}
+            | {"gathers": gathers, "lacking": lacking}
             | {"persistent_layers": None if grid is None else {"blocks": grid.blocks, "kept_from_it_by": others}}
             | {"step": step, "launches": [launch.facts() for launch in launches]}
         )
@@ -138,6 +140,8 @@ def explain_command(
     console.echo()
     _wrap(f"attention of the token that generate decodes: {alone}")
     _wrap(f"attention of several rows: {attention}")
+    for lacks in lacking:
+        _wrap(f"off: {lacks}")
     if gathers is not None:
         _wrap(f"gathers: {gathers}")
     if grid is not None:

@@ -23,10 +23,6 @@ from ptxgen.kernels.attention.tiles import load_inside, padded
 from ptxgen.target import FULL_WARP, WARP_SIZE
 from ptxgen.types import F32
 
-LEAST_SM = 90
-"""Of a last-block reduction over pages: for older GPUs the assembler writes all that has a shuffle twice (benchmarks/LOG.md),
-which is more than 64 KB."""
-
 IN_FLIGHT = 2  # times TOGETHER rows
 VECTOR = 4
 

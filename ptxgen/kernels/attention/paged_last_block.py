@@ -19,7 +19,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.attention_type import positions
 from ptxgen.kernels.attention.f16_split import F16SplitOutput
 from ptxgen.kernels.attention.int8_planes import Int8PlanesOutput
-from ptxgen.kernels.attention.merge import LEAST_SM, Merge, PartArrays, Staged, alone, merged_bound
+from ptxgen.kernels.attention.merge import Merge, PartArrays, Staged, alone, merged_bound
 from ptxgen.kernels.attention.output import Output, OutShape
 from ptxgen.kernels.attention.paged_attention import PagedAttention
 from ptxgen.kernels.attention.paged_cache import PagePlace
@@ -70,13 +70,16 @@ class PagedAttentionLastBlock(PagedAttention):
     launch and zeros again after it: `blocks` share the heads of a group.
     """
 
-    least_sm = LEAST_SM
     output: Output = field(default=Output(), kw_only=True, metadata=PARTS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.output.require(self, self.out_shape)
         self.output.require_windows(self, self.windows)
+
+    @property
+    def least_sm(self) -> int:
+        return self.output.least_sm
 
     @property
     def name(self) -> str:

@@ -8,12 +8,12 @@ from pkgutil import resolve_name
 import pytest
 
 from executor.base.environment import settings
-from executor.base.rules import RENAMED, RULES, Usually
+from executor.base.rules import RENAMED, RULES, USUAL, Usually
 from executor.choice import thresholds
 from executor.choice.choice import GpuProfile
 from executor.choice.thresholds import EVIDENCE
+from executor.device.gpu import GpuModel
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.paged_last_block import PagedAttentionLastBlock
 from ptxgen.kernels.attention.rope_source import RopeFused
 from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
 from ptxgen.target import DEFAULT, Target
@@ -62,17 +62,29 @@ def test_the_environment_turns_each_rule_on_and_off(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("sm", [75, 80, 89, 90, 100, 120])
-def test_what_is_measured_is_on_where_a_table_is_shipped_and_the_target_has_what_it_needs(sm: int) -> None:
+def test_what_keeps_bits_is_on_where_the_target_has_what_it_needs_but_on_the_emulator(sm: int) -> None:
     target = Target(sm)
     for rule in RULES.values():
-        assert not (rule.usually_on(target, measured=True) and rule.lacks(target))
-        assert rule.usually_on(target, measured=False) == (rule.usually is Usually.ON)
+        able = rule.usually is Usually.ABLE and not rule.lacks(target)
+        assert rule.usually_on(target, emulated=False) == (rule.usually is Usually.ON or able)
+        assert rule.usually_on(target, emulated=True) == (rule.usually is Usually.ON)
+        assert rule.same_bits or not able
+
+
+def test_every_known_generation_has_the_rules_that_its_blocks_have_room_for() -> None:
+    def on(sm: int) -> set[str]:
+        return set(GpuProfile.for_gpu(GpuModel("a GPU of tomorrow", f"sm_{sm}", 100), Target(sm)).rules) - USUAL
+
+    everywhere = {"repack", "last_block_reduction", "horizontal_fusion", "deferred_norms", "swiglu_fusion"}
+    early = {"dependent_launches", "rope_fused_attention"}
+    assert on(75) == on(80) == on(86) == on(89) == everywhere
+    assert on(120) == on(121) == everywhere | early
+    assert on(90) == on(100) == on(103) == everywhere | early | {"weight_pipelines"}
 
 
 @pytest.mark.parametrize(
     ("name", "kernel"),
     [
-        ("last_block_reduction", PagedAttentionLastBlock),
         ("rope_fused_attention", RopeFused),
         ("persistent_layers", PersistentLayer),
     ],
