@@ -95,7 +95,7 @@ def mma(format: Format, *, k: int, n: int, m: int, digits: int, split: int | Non
         "tile": tile,
         "warps": max(1, 4 // split),
         "ahead": ahead,
-        "resident_threads": 384 if whole else 256,
+        "resident_threads": 384 if whole and limits.target.sm == HOPPER.sm else 256,
     }
     return MmaGemm(format, k=k, n=n, m=m, digits=digits, split=split, **settings)
 
@@ -152,7 +152,8 @@ def stationary(format: Format, *, k: int, n: int, m: int, parts: int, limits: Li
     """A block for each multiprocessor, of eight warps, which have registers enough. More slices of k gain nothing where there
     are blocks enough with one: measured for 2 to 32 rows and the shapes of an 8B on an H200. Parts stand abreast where they
     can."""
-    columns = min(-(-m // TILE) * TILE, MOST_COLUMNS // parts)
+    widest = MOST_COLUMNS if limits.target.sm >= HOPPER.sm else MOST_COLUMNS // 2  # for older GPUs more spills
+    columns = min(-(-m // TILE) * TILE, widest // parts)
     windows, tiles = windows_of(k), -(-n // TILE_ROWS) * -(-m // columns)
     each = -(-windows // min(windows, max(1, limits.multiprocessors // (2 * tiles))))
     slices = -(-windows // each)  # every slice has a window
