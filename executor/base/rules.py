@@ -25,16 +25,14 @@ class Usually(Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """A row. sm, shared: the oldest target and the bytes of shared memory of a block that it needs. required: on a target
-    without these it is an error; otherwise it does nothing there, and `ptxrun explain` says why. only_with: rules without which
-    it does nothing. same_bits: it changes no bit of a result."""
+    """A row. sm, shared: the oldest target and the bytes of shared memory of a block that it needs; on a target without these
+    it is an error. only_with: rules without which it does nothing. same_bits: it changes no bit of a result."""
 
     name: str
     does: str
     usually: Usually
     sm: int = DEFAULT.sm
     shared: int = 0
-    required: bool = False
     only_with: tuple[str, ...] = ()
     same_bits: bool = True
 
@@ -93,14 +91,12 @@ _ROWS: Final = (
         "rope_fused_attention",
         "fuses RoPE and the KV write into attention",
         Usually.ABLE,
-        sm=90,
     ),
     Rule(
         "dependent_launches",
         "starts each kernel of a step before its predecessor has ended: programmatic dependent launch",
         Usually.ABLE,
         sm=DEPENDENT_SM,
-        required=True,
     ),
     Rule(
         "horizontal_fusion",
@@ -134,14 +130,12 @@ _ROWS: Final = (
         Usually.ABLE,
         sm=DEPENDENT_SM,
         shared=PIPELINE_SHARED,
-        required=True,
     ),
     Rule(
         "persistent_layers",
         "runs everything between the attention of one layer and the next in one persistent kernel",
         Usually.OFF,
         sm=80,
-        required=True,
     ),
 )
 RULES: Final[Mapping[str, Rule]] = {rule.name: rule for rule in _ROWS}

@@ -69,7 +69,7 @@ def describe(
     cache = new_cache(device, spec, TracedInt(context, "context"))
     table = GpuBuffer.from_numpy(device, rope_cosines(source, spec, context), name="rope table")
     flagged = sites(spec.layers) if accurate else ()
-    alone = token_attention(spec, profile, target)
+    alone = token_attention(spec, profile)
     model = ModelGraph(spec, weights, profile, flagged)
     token = TokenLaunches.build(model, cache, Workspace(device), table, attention=alone, fused=False)
     calls = tuple(token.calls)

@@ -115,14 +115,12 @@ class TokenAttentionChoice:
 
 
 def choose_token_attention(
-    profile: GpuProfile, target: Target, *, heads: int, kv_heads: int, head_dim: int, value_dim: int | None = None
+    profile: GpuProfile, *, heads: int, kv_heads: int, head_dim: int, value_dim: int | None = None
 ) -> TokenAttentionChoice:
-    """What a profile says for a model's heads on a target."""
+    """What a profile says for a model's heads."""
     apart = attention_of_one(heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_dim=value_dim)
     if not profile.allows(ROPE.name):
         return replace(apart, reason=f"the profile's {ROPE.name} is off")
-    if lacks := ROPE.lacks(target):
-        return replace(apart, reason=lacks)
     if value_dim not in (None, head_dim):
         return replace(apart, reason=f"heads of keys have {head_dim} values, and those of values {value_dim}")
     return replace(apart, reason=f"the profile's {ROPE.name} is on", rope_fused=True)

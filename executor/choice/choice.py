@@ -132,9 +132,9 @@ class GpuProfile:
         return self.allows("dependent_launches")
 
     def require_on(self, target: Target) -> None:
-        """ArgumentError where a rule that is on requires what the target lacks."""
+        """ArgumentError where a rule that is on needs what the target lacks."""
         for rule in RULES.values():
-            if rule.required and rule.name in self.rules:
+            if rule.name in self.rules:
                 rule.require_on(target)
 
     def at_load(self, format: Format, k: int) -> Format:

@@ -119,7 +119,7 @@ def explain_command(
         else:
             step, launches = "a token of generate", model.token()
     others = kept_from_persistent(rows)
-    attention, alone = rows_attention(spec, profile, dry.target, kv_type), token_attention(spec, profile, dry.target)
+    attention, alone = rows_attention(spec, profile, dry.target, kv_type), token_attention(spec, profile)
     lacking = [lacks for rule in RULES.values() if rule.name not in profile.rules and (lacks := rule.usually_lacks(dry.target))]
     if as_json:
         facts = {"model": str(asked.path), "device": {"name": name, "reason": reason}, "precision": profile.precision}

@@ -77,7 +77,7 @@ def memory_needed(
     cache = new_cache(device, spec, context)
     table = GpuBuffer.from_numpy(device, rope_cosines(file, spec, context), name="rope table")
     workspace = Workspace(device)
-    alone, few = token_attention(spec, profile, target), _first_of_each_kind(file, spec)
+    alone, few = token_attention(spec, profile), _first_of_each_kind(file, spec)
     persistent = choose_persistent(profile, target, 0) if ranks == 1 else None  # its blocks take no memory
     TokenLaunches.build(ModelGraph(few, weights, profile, persistent=persistent), cache, workspace, table, attention=alone)
     prompts = 0

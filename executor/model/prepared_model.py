@@ -119,7 +119,7 @@ class PreparedModel(ABC):
     @property
     def token_attention(self) -> TokenAttentionChoice:
         """How the token of a step attends now, and why."""
-        return token_attention(self.spec, self.profile, self.device.target)
+        return token_attention(self.spec, self.profile)
 
     @property
     def persistent(self) -> PersistentGrid | None:

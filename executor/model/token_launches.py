@@ -31,7 +31,6 @@ from executor.model.step_graph import ModelGraph
 from ptxgen.kernels.rope.frequencies import frequencies
 from ptxgen.kernels.rope.table import rotations
 from ptxgen.kernels.token.advance_position import AdvancePosition
-from ptxgen.target import Target
 from ptxgen.types import F32, U32
 
 
@@ -115,12 +114,10 @@ class TokenLaunches:
         return [*self.embed, *self.layers, *self.head, self.argmax, self.advance]
 
 
-def token_attention(config: ModelSpec, profile: GpuProfile, target: Target) -> TokenAttentionChoice:
+def token_attention(config: ModelSpec, profile: GpuProfile) -> TokenAttentionChoice:
     """How a model's one token attends."""
     s = config.layer
-    return choose_token_attention(
-        profile, target, heads=s.heads, kv_heads=s.kv_heads, head_dim=s.head_dim, value_dim=s.value_dim
-    )
+    return choose_token_attention(profile, heads=s.heads, kv_heads=s.kv_heads, head_dim=s.head_dim, value_dim=s.value_dim)
 
 
 def rope_cosines(file: TensorFile, config: ModelSpec, context: int) -> NDArray[np.float32]:

@@ -36,7 +36,11 @@ class Before:
 
 @dataclass(frozen=True)
 class NewestTiles(Tiles):
-    """The layout, as there."""
+    """The layout, as there. early: whether a warp begins to load before the block has made the newest row, for GPUs that start
+    a launch before its predecessor has ended. On others the assembler would spill (benchmarks/LOG.md); there keys have
+    the registers that values have afterwards."""
+
+    early: bool = True
 
     def registers(self, k: KernelBuilder) -> tuple[Rows, ...]:
         """Zeros for the rows of a round of keys, and of MOST_ROUNDS of values at most; there is time for it while the position
@@ -45,6 +49,8 @@ class NewestTiles(Tiles):
         def rows() -> Rows:
             return [[k.variable(0.0, F32) for _ in range(self.values)] for _ in range(self.rows)]
 
+        if not self.early:
+            return (rows(),)
         return tuple(rows() for _ in range(1 + (MOST_ROUNDS if self.rounds <= MOST_ROUNDS else 1)))
 
     def begin(
@@ -63,6 +69,8 @@ class NewestTiles(Tiles):
         position = k.shuffle(position, 0)  # so the assembler knows that warps stay together
         own = k.shuffle(plus(k.warp * WARP_SIZE, first), 0)
         before = Before(keys, values, position, own, registers[0], registers[1:])
+        if not self.early:
+            return before
         k.bar_warp_sync(FULL_WARP)
         self._load(k, before.held_keys, before.keys, own, before.position)
         k.bar_warp_sync(FULL_WARP)
@@ -117,12 +125,13 @@ class NewestTiles(Tiles):
         newest = scores.of(k, k.warp_sum(dot(k, query, self.row(k, key))))
         for start in k.strided(before.own, before.position + 1, step=self.warps * WARP_SIZE):
             here = before.position - start  # where in the tile the newest is
-            with k.when(start != before.own):
-                self._load(k, before.held_keys, before.keys, start, before.position)
-                self._load_values(k, before, start)
+            if self.early:
+                with k.when(start != before.own):
+                    self._load(k, before.held_keys, before.keys, start, before.position)
+                    self._load_values(k, before, start)
             score = k.f32(float("-inf"))
             for turn in k.strided(0, k.min(here + (self.rows - 1), WARP_SIZE) // self.rows):  # rounds that have others, too
-                with k.when(turn != 0):
+                with k.when(turn != 0) if self.early else nullcontext():
                     self._load(k, before.held_keys, before.keys, start + turn * self.rows, before.position)
                 dots = [dot(k, query, row) for row in before.held_keys]
                 score @= k.select(round_of_lane == turn, scores.of(k, transposed_sum(k, dots)), score)
@@ -132,7 +141,7 @@ class NewestTiles(Tiles):
                 self._add(k, part, weight, number, rows, here, value)
             if len(before.held_values) < self.rounds:
                 for turn in k.strided(len(before.held_values), self.rounds):
-                    rows = before.held_values[-1]
+                    rows = (before.held_keys, *before.held_values)[-1]
                     self._load(k, rows, before.values, start + turn * self.rows, before.position)
                     self._add(k, part, weight, turn, rows, here, value)
         return part

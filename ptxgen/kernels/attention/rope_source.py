@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.arguments import Argument, Array, Signature, read
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import MOST_CODE, Work
+from ptxgen.dsl.kernel_type import Work
 from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
@@ -40,12 +40,11 @@ class RopeFused(QuerySource):
     written, and what is before it read; position: u32[1]. A position of max_len or more changes nothing at all.
 
     The position, the table, biases and gammas are constant, and the caches settled: a dependent launch loads what it
-    needs of them, of the caches a tile a warp, before it waits, if the sequence is short.
+    needs of them, of the caches a tile a warp, before it waits, if the sequence is short. The text for GPUs without dependent
+    launches loads no row before it needs it.
     """
 
     waits_inside = True
-    least_sm = DEPENDENT_SM  # for older GPUs the assembler spills 1.4 to 1.9 KB of heads of 128 values
-    most_code = MOST_CODE
     neox: bool
     bias: bool = False
     normed: bool = False
@@ -84,9 +83,9 @@ class RopeFused(QuerySource):
         """How a block of so many warps makes queries, the key and the value."""
         return TokenHeads(self.neox, self.bias, self.normed, head_dim, queries, warps * WARP_SIZE)
 
-    def newest(self, attention: AttentionType, warps: int) -> NewestTiles:
+    def newest(self, k: KernelBuilder, attention: AttentionType, warps: int) -> NewestTiles:
         """How a block attends to the rows before the newest, and to that."""
-        return NewestTiles(attention.head_dim, warps, attention.kept)
+        return NewestTiles(attention.head_dim, warps, attention.kept, early=k.target.sm >= DEPENDENT_SM)
 
     def emit(
         self, k: KernelBuilder, attention: AttentionType, tiles: GroupTiles, short: int, write: WriteHead, in_parts: InParts
@@ -95,7 +94,7 @@ class RopeFused(QuerySource):
         allowed = position < attention.max_len
         length = k.select(allowed, position + 1, 0)
         held = self.token(attention.head_dim, tiles.heads, tiles.warps).room(k)
-        registers = self.newest(attention, tiles.warps).registers(k)
+        registers = self.newest(k, attention, tiles.warps).registers(k)
         with k.when(attention.scores.device_seen(k, length) <= short):
             with k.when(allowed & (k.ctaid.x < attention.heads)):
                 self._attend_alone(k, attention, tiles.warps, held, registers, length, allowed, write)
@@ -118,7 +117,7 @@ class RopeFused(QuerySource):
     ) -> None:
         """Write what the block's head attends to, at a position that is in range, as `allowed` says."""
         position = length - 1
-        token, tiles = self.token(attention.head_dim, 1, warps), self.newest(attention, warps)
+        token, tiles = self.token(attention.head_dim, 1, warps), self.newest(k, attention, warps)
         first, kv_head = tiles.first(k), k.ctaid.x // attention.group
         _, keys, values = attention.places(k, first, first)
         row = row_of(position, attention.kept)

@@ -14,7 +14,6 @@ from executor.choice.choice import GpuProfile
 from executor.choice.thresholds import EVIDENCE
 from executor.device.gpu import GpuModel
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.rope_source import RopeFused
 from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
 from ptxgen.target import DEFAULT, Target
 from tests.paths import ROOT
@@ -75,22 +74,16 @@ def test_every_known_generation_has_the_rules_that_its_blocks_have_room_for() ->
     def on(sm: int) -> set[str]:
         return set(GpuProfile.for_gpu(GpuModel("a GPU of tomorrow", f"sm_{sm}", 100), Target(sm)).rules) - USUAL
 
-    everywhere = {"repack", "last_block_reduction", "horizontal_fusion", "deferred_norms", "swiglu_fusion"}
-    early = {"dependent_launches", "rope_fused_attention"}
+    attention = {"last_block_reduction", "rope_fused_attention"}
+    everywhere = attention | {"repack", "horizontal_fusion", "deferred_norms", "swiglu_fusion"}
+    early = {"dependent_launches"}
     assert on(75) == on(80) == on(86) == on(89) == everywhere
     assert on(120) == on(121) == everywhere | early
     assert on(90) == on(100) == on(103) == everywhere | early | {"weight_pipelines"}
 
 
-@pytest.mark.parametrize(
-    ("name", "kernel"),
-    [
-        ("rope_fused_attention", RopeFused),
-        ("persistent_layers", PersistentLayer),
-    ],
-)
-def test_a_row_needs_what_its_kernel_needs(name: str, kernel: type) -> None:
-    assert vars(kernel)["least_sm"] == RULES[name].sm
+def test_a_row_needs_what_its_kernel_needs() -> None:
+    assert PersistentLayer.least_sm == RULES["persistent_layers"].sm
 
 
 def test_the_page_lists_the_rules_that_keep_bits_with_what_they_need() -> None:
