@@ -173,8 +173,8 @@ class PastTheNewest(NewestTiles):
 class FromTheCache(RopeFused):
     """As if the row that one block writes were there for all."""
 
-    def newest(self, attention: AttentionType, warps: int) -> NewestTiles:
-        return PastTheNewest(attention.head_dim, warps, attention.kept)
+    def newest(self, k: KernelBuilder, attention: AttentionType, warps: int) -> NewestTiles:
+        return PastTheNewest(attention.head_dim, warps, attention.kept, early=super().newest(k, attention, warps).early)
 
     def rows_before(
         self, k: KernelBuilder, cache: GlobalArray, attention: AttentionType, start: Value, position: Value, newest: SharedPart
