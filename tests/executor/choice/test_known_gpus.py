@@ -28,8 +28,8 @@ GPUS = {
     "b200": GpuModel("NVIDIA B200", "sm_100", 148),
     "rtx-5090": GpuModel("NVIDIA GeForce RTX 5090", "sm_120", 170),
 }
-SHAPES = ((2048, 8192), (4096, 1024), (4096, 14336), (14336, 4096), (3584, 18944))
-"""k and n of matrices of the 1B, the 8B and the 7B."""
+SHAPES = ((2048, 8192), (4096, 1024), (14336, 4096))
+"""k and n of matrices of the 1B and the 8B."""
 ROWS = (1, 8, 32, 512)
 SPILLED = ["32 bytes are spilled (255 registers)"]
 """Of `mma` for Q8_0 in tiles of 32, before sm_90: with tiles of 16 weights would be unpacked twice as often."""
