@@ -20,6 +20,7 @@ from executor.device.protocol import Device
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, REPACKED, Format, RepackedFormat
+from ptxgen.gpus.gpu import Gpu, of_product
 from ptxgen.kernels.registry import KernelEntry, find
 from ptxgen.target import Target
 
@@ -76,20 +77,21 @@ class GpuProfile:
 
     @classmethod
     def for_device(cls, device: Device, own: TuningTable | None = None) -> Self:
-        """`for_gpu` of this device's GPU."""
-        return cls.for_gpu(GpuModel.of(device), device.target, own)
+        """`for_gpu` of this device's GPU, as the device describes it."""
+        return cls.for_gpu(GpuModel.of(device), device.target, own, device.card)
 
     @classmethod
-    def for_gpu(cls, gpu: GpuModel, target: Target, own: TuningTable | None = None) -> Self:
+    def for_gpu(cls, gpu: GpuModel, target: Target, own: TuningTable | None = None, card: Gpu | None = None) -> Self:
         """What the environment says, and what was measured on a GPU of this model, whose kernels are for `target`. Each rule
-        that the environment leaves open is as its row says for this target. own: instead of the user's table."""
+        that the environment leaves open is as its row says for this target. own: instead of the user's table. card: the GPU
+        described, which counts where it is no known product: all of one product choose alike."""
         environment = settings()
         tables = tuple(table.running_on(target) for table in tables_for(gpu, environment, own))
         emulated = gpu.name == EMULATOR
         usual = {name for name, rule in RULES.items() if rule.usually_on(target, emulated=emulated)}
         if any(made.native.id in environment.gemv for made in REPACKED.values()):
             usual.discard("repack")  # the environment names a kernel for the blocks of the file
-        costs = None if emulated else CostModel.of(gpu, target)
+        costs = None if emulated else CostModel(of_product(gpu.name) or card or gpu.card, target)
         precision, rules = environment.precision or PRECISIONS[0], _rules_in(environment.rules, usual)
         return cls(precision, _named_in(environment), tables, rules, costs=costs)
 

@@ -11,12 +11,11 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from executor.base.environment import PRECISIONS
 from executor.base.row_tiles import tiles
 from executor.choice.strategies import DIGITS, default_strategy, has_form_for_rows
-from executor.device.gpu import GpuModel
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
@@ -85,9 +84,10 @@ UNPACKING: Final[Mapping[type[KernelType], Mapping[str, float]]] = {
 """Instructions of a weight, by the id of its format, counted in the PTX of 8 rows; of `wgmma`, whose products hide them, fitted
 but for Q5_K, which is halfway as in the PTX."""
 
-GEMV: Final = Cost(2.5, 0.62, 0.0, 0.0, 0.0, 0.0, 0.0)
+GEMV_LAUNCH, GEMV_READ = 2.5, 0.62
+"""As `launch` and `read` of Cost, of launches of a GEMV for up to 8 rows of activations,"""
 PLANE: Final = 0.5e-7
-"""Microseconds of a weight and a row of activations in each of its int8 planes, in launches of a GEMV for up to 8 rows;"""
+"""microseconds of a weight and a row in each of its int8 planes,"""
 ROW: Final = 0.2e-7
 """and beside its planes (gemv-batched-h200.json, tune-rows-8b-h200.json)."""
 
@@ -98,17 +98,6 @@ class CostModel:
 
     gpu: Gpu
     target: Target
-
-    @classmethod
-    def of(cls, model: GpuModel, target: Target) -> Self:
-        """Of the known GPU that a driver calls by this name; else of the one of its generation (or the next older) with the
-        nearest number of multiprocessors: a guess, which decides nothing but the choice of kernels."""
-        for gpu in GPUS.values():
-            if model.name == gpu.product:
-                return cls(gpu, target)
-        sm = max((gpu.sm for gpu in GPUS.values() if gpu.sm <= target.sm), default=min(gpu.sm for gpu in GPUS.values()))
-        like = (gpu for gpu in GPUS.values() if gpu.sm == sm)
-        return cls(min(like, key=lambda gpu: abs(gpu.multiprocessors - model.multiprocessors)), target)
 
     def cheapest(self, format: Format, k: int, n: int, rows: int, precision: str) -> tuple[KernelType, float] | None:
         """The kernel for n rows of k weights and so many rows of activations that is expected to take the least time, and its
@@ -128,7 +117,7 @@ class CostModel:
         grid: BlockGrid = kernel.blocks
         launch = kernel.launch()
         split, slices = getattr(kernel, "split", 1), grid.slices
-        planes = 1 if grid.abreast or getattr(kernel, "abreast", False) else getattr(kernel, "parts", 0) or kernel.digits
+        planes = 1 if grid.abreast else kernel.parameters().get("parts") or kernel.digits
         blocks = math.prod(launch.grid)
         resident = self._resident(kernel, launch.threads, launch.dynamic_shared)
         unpacking = (UNPACKING[kind][kernel.format.id] - PRODUCTS[kind]) / (UNPACKING[kind]["q4k"] - PRODUCTS[kind])
@@ -144,7 +133,8 @@ class CostModel:
         return cost.launch + max(read, waiting, busiest) + cost.unhidden * min(waiting, busiest)
 
     def _resident(self, kernel: Any, threads: int, shared: int) -> int:
-        """Blocks that a multiprocessor holds at once, by their threads and what shared memory they ask for."""
+        """Blocks that a multiprocessor holds at once, by their threads (of `wgmma`, by 128 registers of each) and what shared
+        memory they ask for."""
         held = getattr(kernel, "resident_threads", 512)
         of = self.gpu.multiprocessor
         room = of.shared_bytes // (shared + of.shared_reserved_bytes) if shared else held
@@ -155,8 +145,8 @@ class CostModel:
         each: float = (
             kernel.n * kernel.k * (PLANE * planes + ROW) * FITTED_ON.multiprocessors / self.gpu.multiprocessors / self._clock
         )
-        read: float = kernel.format.row_bytes(kernel.k) * kernel.n / (GEMV.read * self._read)
-        return sum(len(starts) * (GEMV.launch + max(read, each * count)) for count, starts in tiles(rows))
+        read: float = kernel.format.row_bytes(kernel.k) * kernel.n / (GEMV_READ * self._read)
+        return sum(len(starts) * (GEMV_LAUNCH + max(read, each * count)) for count, starts in tiles(rows))
 
     @property
     def _read(self) -> float:
@@ -179,9 +169,8 @@ def strategies(
     """A kernel of each strategy for several rows, with the settings that suit the shape; and the default of one row if it has a
     form for several. Some run on no target but their own."""
     for kind in SUITED:
-        formats = [entry.fixed.get("format") for entry in entries_of(kind)]
-        if format in formats:
-            rounding = {name: value for name, value in ROUNDING[precision].items() if name in _fields(kind)}
+        for entry in (one for one in entries_of(kind) if one.fixed.get("format") == format):
+            rounding = {name: value for name, value in ROUNDING[precision].items() if name in entry.parameters}
             with suppress(ArgumentError):  # of a strategy that cannot do this shape
                 kernel = suited_for(kind, format, k=k, n=n, m=rows, rounding=rounding, limits=limits)
                 yield kernel
@@ -189,7 +178,3 @@ def strategies(
     usual = default_strategy(format, precision).make(k, n)
     if has_form_for_rows(usual):
         yield usual
-
-
-def _fields(kind: type[KernelType]) -> frozenset[str]:
-    return frozenset(getattr(kind, "__dataclass_fields__", {}))

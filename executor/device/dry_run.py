@@ -4,7 +4,6 @@ and does on a GPU that need not be there. Weights are not read."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -15,7 +14,7 @@ from executor.device.gathers import PEERS, Gathers
 from executor.device.gpu import EMULATOR, GpuModel
 from executor.device.host_memory import HostMemory
 from executor.device.protocol import Device, Grid, LoadedKernel, Node, ReadInto
-from ptxgen.gpus.gpu import Gpu, newest_for, of_product
+from ptxgen.gpus.gpu import Gpu
 from ptxgen.target import MAX_GRID, Target
 
 
@@ -83,8 +82,7 @@ class DryRunDevice(DryRunMemory):
         super().__init__(ranks, gathers)
         self.gpu = gpu
         self.code_target = self.target = target or Target.parse(gpu.target)
-        known = of_product(gpu.name) or newest_for(self.target)
-        self.card = card or replace(known, multiprocessors=gpu.multiprocessors or known.multiprocessors)
+        self.card = card or gpu.card
 
     @classmethod
     def of(cls, card: Gpu) -> DryRunDevice:

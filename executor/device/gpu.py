@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from executor.device.protocol import Device
+from ptxgen.gpus.gpu import Gpu, newest_for, of_product
+from ptxgen.target import Target
 
 EMULATOR: Final = "emulator"
 
@@ -26,3 +28,10 @@ class GpuModel:
             return cls(EMULATOR, str(device.target), 0)
         facts = device.describe()
         return cls(facts["product"], facts["gpu"], facts["multiprocessors"])
+
+    @property
+    def card(self) -> Gpu:
+        """The known GPU of this name; else one of its generation, with as many multiprocessors as it has. ArgumentError for an
+        unknown generation."""
+        known = of_product(self.name) or newest_for(Target.parse(self.target))
+        return replace(known, multiprocessors=self.multiprocessors or known.multiprocessors)

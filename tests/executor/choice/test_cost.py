@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -22,7 +23,7 @@ from ptxgen.gpus.gpu import GPUS, Gpu
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemm.wgmma_gemm import WgmmaGemm
 from ptxgen.kernels.registry import entries_of, find
-from ptxgen.target import HOPPER
+from ptxgen.target import HOPPER, Target
 from tests.paths import ROOT
 
 FITTED = ("gemm-halves-8b-h200.json", "gemm-few-rows-8b-h200.json", "gemm-sequences-8b-h200.json")
@@ -73,6 +74,18 @@ def test_every_gpu_gets_a_kernel_that_runs_on_it(gpu: Gpu) -> None:
         kernel = profile.choose(FORMATS[name], 4096, 14336, rows=rows).kernel
         assert kernel.runs_on(gpu.target)
         assert kernel.launch().dynamic_shared <= gpu.target.max_shared
+
+
+def test_a_gpu_that_nobody_lists_is_taken_as_it_is_described_and_a_known_one_as_it_is_listed() -> None:
+    def expected_on(name: str, card: Gpu | None = None) -> Gpu:
+        costs = GpuProfile.for_gpu(GpuModel(name, "sm_89", 46), Target(89), card=card).costs
+        assert costs is not None
+        return costs.gpu
+
+    described = replace(GPUS["rtx4090"], product="NVIDIA GeForce RTX 4070", multiprocessors=46, bandwidth_gbps=504)
+    assert expected_on(described.product, described) == described
+    assert expected_on(described.product).multiprocessors == 46
+    assert expected_on("NVIDIA L4", described) == GPUS["l4"]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
