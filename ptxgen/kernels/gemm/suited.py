@@ -247,8 +247,8 @@ def wgmma_of_all(kernel: WgmmaGemm, others: Sequence[KernelType], multiprocessor
 
 def wgmma_variants(kernel: WgmmaGemm, multiprocessors: int = MULTIPROCESSORS) -> Iterator[WgmmaGemm]:
     """Other blocks for the same product: with weights in registers, whose bits are the same, and with weights that come through
-    shared memory, of which as many slices as fill the GPU may share k. Those of 96 columns took 1.05 to 1.2 times as long as
-    the best others for 512 rows and k from 5120 to 32768 (H200)."""
+    shared memory, of which as many slices as fill the GPU may share k. Those of 96 columns took 1.05 to 1.27 times as long
+    as the best others for 512 rows and k from 5120 to 32768 (H200, wgmma-columns-h200.json)."""
     others = _other_blocks(replace(kernel, staged=False, slices=1))
     yield from (one for one in others if one.columns <= WIDEST // kernel.parts)
     for warpgroups in (1, 2):

@@ -18,12 +18,17 @@ from executor.choice.cost import COSTS, UNPACKING, CostModel
 from executor.device.gpu import GpuModel
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
+from ptxgen.explain.loops import executions, find_loops
 from ptxgen.formats import ALL, FORMATS
 from ptxgen.gpus.gpu import GPUS, Gpu
+from ptxgen.kernels.gemm.f16_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
+from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
 from ptxgen.kernels.gemm.wgmma_gemm import WgmmaGemm
 from ptxgen.kernels.registry import entries_of, find
 from ptxgen.target import HOPPER, Target
+from ptxgen.toolchain.module import emit
+from ptxgen.verify.cfg import graph
 from tests.paths import ROOT
 
 FITTED = ("gemm-halves-8b-h200.json", "gemm-few-rows-8b-h200.json", "gemm-sequences-8b-h200.json")
@@ -101,6 +106,30 @@ def test_formats_that_no_table_has_get_the_best_strategy_of_a_measured_gpu() -> 
     profile = GpuProfile.for_gpu(GpuModel("NVIDIA H200", "sm_90", 132), HOPPER)
     assert isinstance(profile.choose(FORMATS["Q5_K"], 5120, 7680, rows=512).kernel, WgmmaGemm)
     assert isinstance(profile.choose(FORMATS["Q4_1"], 5120, 7680, rows=512).kernel, MmaGemm)
+
+
+SETTINGS: dict[type[KernelType], dict[str, int]] = {
+    MmaGemm: {"digits": 3, "warps": 4, "tile": 8, "split": 1},
+    HalfMmaGemm: {"parts": 2, "split": 8, "tile": 8, "row_tiles": 1, "chains": 1},
+    StationaryGemm: {"parts": 2, "row_tiles": 2, "columns": 8, "split": 8, "chains": 1, "resident_threads": 256},
+}
+"""Of the products of 8 rows whose instructions are counted; those of `wgmma` are fitted."""
+COUNTED = [(kind, entry.name) for kind in SETTINGS for entry in entries_of(kind)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [pytest.param(*one, marks=() if one[1].endswith("_q5k_gemm") else pytest.mark.slow, id=one[1]) for one in COUNTED],
+)
+def test_unpacking_is_as_many_instructions_as_the_text_has(kind: type[KernelType], name: str) -> None:
+    k = n = 4096
+    entry = find(name)
+    kernel = entry.make(k=k, n=n, m=8, **SETTINGS[kind])
+    body = graph(emit(kernel, HOPPER).function)
+    times = executions(body, find_loops(body))
+    counted = sum(times[number] * len(body.blocks[number].ops) for number in body.order)
+    weights = k * n / kernel.launch().blocks / kernel.launch().threads
+    assert counted / weights == pytest.approx(UNPACKING[kind][entry.fixed["format"].id], abs=0.1)
 
 
 def test_every_format_of_a_strategy_has_its_cost_of_unpacking() -> None:
