@@ -1,5 +1,4 @@
-"""The whole instruction table: every family of rows is imported here, and looked up here. A new family file is named here and
-nowhere else."""
+"""The whole instruction table, in which rows are looked up."""
 
 from __future__ import annotations
 
@@ -9,26 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ptxgen.errors import UnknownInstruction
-from ptxgen.isa.rows import (  # noqa: F401 - importing a family registers its rows
-    approximate,
-    async_copy,
-    atomic,
-    bulk_copy,
-    compare,
-    control,
-    convert,
-    extended,
-    floating,
-    half,
-    integer,
-    logic,
-    matrix,
-    memory,
-    move,
-    video,
-    warp,
-    warpgroup,
-)
+from ptxgen.isa import rows as rows  # every family of rows registers its own
 from ptxgen.isa.table import REGISTERED, Instruction
 from ptxgen.printable import did_you_mean
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +105,13 @@ def test_a_row_whose_attributes_do_not_suit_its_text_is_refused(template: str, r
     with pytest.raises(ValueError, match=complaint):
         instruction(template, **{**FACTS, **row})(meaning)
     assert tuple(REGISTERED) == ROWS
+
+
+@pytest.mark.parametrize("first", ["ptxgen.isa.rows.warpgroup", "ptxgen.explain.loops"])
+def test_the_table_has_one_order_whatever_is_imported_first(first: str) -> None:
+    program = f"import {first}; from ptxgen.isa.instructions import ROWS; print(*(row.name for row in ROWS))"
+    told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == [row.name for row in ROWS]
 
 
 @pytest.mark.parametrize("text", ["", "u33", "{type", "b32[", "imm addr", "2u32", "= d", "addr+"])
